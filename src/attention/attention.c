@@ -367,7 +367,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     *kind = (struct attention_shape){.chooses = false};
     *fits = true;
     attention->limits.are_planned = false;
-    if (attention->bus != NULL) bus_rebuild_prepare(attention->bus, stream, step, kind->rebuilt, fits);
+    if (attention->bus != NULL) bus_rebuild_prepare(attention->bus, stream, step, places, fits);
     if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
     TRY(reserve_step(attention, stream, step->row_count, error));
     TRY(plan_step(attention, stream, step, kind, fits, error));

@@ -94,8 +94,10 @@ struct rebuild_rows {
     uint64_t position_first;
     size_t row_count;      /* at most REBUILD_ROWS_MAX */
     struct span inputs;    /* float [row_count][hidden_size]: what W_K and W_V multiply */
-    const struct keep_rows_operation *kept; /* or that, without its x and rows, to be restored */
-    struct span step;                       /* with kept: struct step_row [row_count], with the positions */
+    /* or [kept_count], one behind the other, without x, to be restored: row_count together */
+    const struct keep_rows_operation *kept;
+    size_t kept_count;
+    struct span step; /* with kept: struct step_row [row_count], with the positions */
     const int32_t *tokens; /* [row_count], of the first layer, instead of inputs */
     /* Set: float [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
     struct span k, v;
@@ -175,11 +177,11 @@ struct attention_step {
 struct attention_shape {
     bool chooses;      /* all its rows do, in the layers that choose; else none does */
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
-    uint64_t rebuilt[2]; /* chunks of a layer that are computed again, and of a range */
 };
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
- * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has. *fits false: it cannot be
- * a graph, as some of its rows choose and others see everything, or somebody watches what they choose. STATUS_MEMORY */
+ * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has; or what of it is computed
+ * again.  *fits false: it cannot be a graph, as some of its rows choose and others see everything, or somebody watches
+ * what they choose. STATUS_MEMORY */
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind,
                                    uint64_t *places, bool *fits, struct error *error) STATUS_CHECKED;

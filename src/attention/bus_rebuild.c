@@ -23,11 +23,12 @@ struct kept_rows {
     uint64_t counts[];   /* [layers]: rows from the first on */
 };
 
-/* Of the step that was prepared; count 0: nothing is computed again. */
+/* Of a sequence of the step that was prepared. */
 struct bus_run {
-    size_t count, range_chunks; /* chunks of the run; of a range of attention */
     const struct kv_sequence *sequence;
-    bool is_timed;
+    uint64_t kept; /* rows, of all layers */
+    size_t chunk_first;         /* in the workspace */
+    size_t count, range_chunks; /* chunks of the run; of a range of attention */
 };
 
 struct bus_rebuild {
@@ -40,10 +41,18 @@ struct bus_rebuild {
     struct slab chunks;         /* MEMORY_DEVICE [kv head][rebuild.chunks]: the workspace */
     struct kv_pools pools;      /* POOL_OTHER is the workspace */
     struct page_table table;    /* of it */
-    struct buffer steps;        /* MEMORY_DEVICE: struct step_row [rebuild.chunks * 64], of rows from the first on */
-    struct buffer partials;     /* MEMORY_DEVICE: of attend_ranges */
+    /* [2][rebuild.chunks * 64], owned, and in MEMORY_DEVICE: of the workspace's rows their numbers, and the positions
+     * that they are computed for */
+    struct step_row *rows;
+    struct buffer steps;
+    struct buffer partials;     /* MEMORY_DEVICE: of attend_ranges, a row's behind the other's */
     bool is_shown;              /* steps and table are on the device */
-    struct bus_run run;
+    /* Owned, [sequence_capacity]; chunk_count 0: the step computes nothing again. */
+    struct bus_run *runs;
+    struct attend_item *items;
+    struct attend_ranges *ranges;
+    size_t run_count, chunk_count;
+    bool is_timed;
     size_t forced_chunks, timed_steps;
     struct rate link, computing; /* bytes, tokens */
     struct rebuild_statistics statistics;
@@ -53,18 +62,19 @@ struct bus_rebuild {
 
 uint64_t bus_rebuild_row_bytes(size_t hidden_size) { return hidden_size * sizeof(uint16_t) + sizeof(float); }
 
-static uint64_t partial_bytes(const struct attention_options *options, const struct range_form *form) {
+static uint64_t row_partial_bytes(const struct attention_options *options, const struct range_form *form) {
     return options->head_count * form->count_max * (form->partial_floats + options->rebuild.v_dimension) *
            sizeof(float);
 }
 
 /* Of a head, with their page table and steps, in the device's memory. */
 static size_t chunks_that_fit(const struct attention_options *options, const struct range_form *form) {
-    const uint64_t partials = partial_bytes(options, form),
+    const uint64_t partials = options->sequence_capacity * row_partial_bytes(options, form),
                    chunk = options->kv_head_count * (options->rebuild.chunk_bytes + sizeof(uint32_t)) +
-                           KV_CHUNK_TOKENS * sizeof(struct step_row);
+                           2 * KV_CHUNK_TOKENS * sizeof(struct step_row);
     if (options->unit_bytes <= partials) return 0;
-    return min_size((options->unit_bytes - partials) / chunk, kv_chunks_of(options->context_size));
+    return min_size((options->unit_bytes - partials) / chunk,
+                    options->sequence_capacity * kv_chunks_of(options->context_size));
 }
 
 static size_t layers_of(const struct bus_rebuild *bus) {
@@ -74,13 +84,20 @@ static size_t layers_of(const struct bus_rebuild *bus) {
 static enum status init(struct bus_rebuild *bus, struct error *error) {
     const struct attention_options *options = &bus->options;
     const struct device_operations *operations = bus->device->operations;
-    const size_t sequences = options->sequence_capacity, chunks = options->rebuild.chunks;
+    const size_t sequences = options->sequence_capacity, chunks = options->rebuild.chunks,
+                 step_bytes = 2 * chunks * KV_CHUNK_TOKENS * sizeof *bus->rows;
     bus->kept = calloc(sequences, sizeof *bus->kept);
+    bus->rows = calloc(1, step_bytes);
+    bus->runs = calloc(sequences, sizeof *bus->runs);
+    bus->items = calloc(sequences, sizeof *bus->items);
+    bus->ranges = calloc(sequences, sizeof *bus->ranges);
     for (size_t i = 0; i < sequences && bus->kept != NULL; i++) {
         bus->kept[i] = calloc(1, sizeof **bus->kept + layers_of(bus) * sizeof *bus->kept[i]->counts);
         if (bus->kept[i] == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     }
-    if (bus->kept == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    if (bus->kept == NULL || bus->rows == NULL || bus->runs == NULL || bus->items == NULL || bus->ranges == NULL)
+        return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    for (size_t i = 0; i < chunks * KV_CHUNK_TOKENS; i++) bus->rows[i].position = i;
     TRY(slab_init(&bus->inputs, bus->device, MEMORY_SHARED,
                   bus->context * bus_rebuild_row_bytes(options->rebuild.hidden_size), sequences * layers_of(bus),
                   error));
@@ -89,10 +106,9 @@ static enum status init(struct bus_rebuild *bus, struct error *error) {
     TRY(page_table_init(&bus->table, bus->device, options->kv_head_count, chunks, error));
     for (size_t i = 0; i < options->kv_head_count * chunks; i++)
         page_table_set(&bus->table, i / chunks, i % chunks, place_make(POOL_OTHER, i));
-    TRY(operations->allocate(bus->device, MEMORY_DEVICE, chunks * KV_CHUNK_TOKENS * sizeof(struct step_row),
-                             &bus->steps, error));
-    return operations->allocate(bus->device, MEMORY_DEVICE, partial_bytes(options, &bus->form), &bus->partials,
-                                error);
+    TRY(operations->allocate(bus->device, MEMORY_DEVICE, step_bytes, &bus->steps, error));
+    return operations->allocate(bus->device, MEMORY_DEVICE, sequences * row_partial_bytes(options, &bus->form),
+                                &bus->partials, error);
 }
 
 enum status bus_rebuild_create(struct bus_rebuild **result, struct device *device,
@@ -120,6 +136,10 @@ void bus_rebuild_destroy(struct bus_rebuild *bus) {
     slab_deinit(&bus->inputs);
     for (size_t i = 0; i < bus->options.sequence_capacity && bus->kept != NULL; i++) free(bus->kept[i]);
     free(bus->kept);
+    free(bus->rows);
+    free(bus->runs);
+    free(bus->items);
+    free(bus->ranges);
     free(bus);
 }
 
@@ -183,118 +203,160 @@ static uint64_t split_of(struct bus_rebuild *bus, uint64_t chunks, uint64_t most
     return split.seconds < GAIN_MIN * split.seconds_without ? split.tokens / KV_CHUNK_TOKENS : 0;
 }
 
-/* Of a row at this position, of which so many rows are kept. */
-static void decide(struct bus_rebuild *bus, uint64_t position, uint64_t kept) {
+/* Of a row at this position, with room for so many chunks. */
+static void decide(struct bus_rebuild *bus, struct bus_run *run, uint64_t position, size_t room) {
     const size_t range = (size_t)bus->form.rows(position + 1) / KV_CHUNK_TOKENS,
                  unit = range * ((TILE_CHUNKS + range - 1) / range);
-    const uint64_t chunks = position / KV_CHUNK_TOKENS,
-                   held = min_size(kept / KV_CHUNK_TOKENS, bus->options.rebuild.chunks), most = held / unit * unit;
-    struct bus_run *run = &bus->run;
+    const uint64_t chunks = position / KV_CHUNK_TOKENS, held = min_size(run->kept / KV_CHUNK_TOKENS, room),
+                   most = held / unit * unit;
     run->range_chunks = range;
     if (bus->forced_chunks == REBUILD_NOTHING) return;
-    if (bus->forced_chunks > 0) {
+    if (bus->forced_chunks > 0)
         run->count = min_size(bus->forced_chunks, held) / range * range;
-    } else if (bus->timed_steps < TIMED_STEPS) {
+    else if (bus->timed_steps < TIMED_STEPS)
         run->count = min_size(most, TIMED_TILES * unit);
-        run->is_timed = run->count > 0;
-    } else {
+    else
         run->count = split_of(bus, chunks, most, unit);
-    }
 }
 
-/* Constant from then on. */
+static size_t workspace_rows(const struct bus_rebuild *bus) { return bus->options.rebuild.chunks * KV_CHUNK_TOKENS; }
+
+/* The workspace's chunks, and which rows they are of. */
 static void show(struct bus_rebuild *bus, struct stream *stream) {
-    struct step_row rows[KV_CHUNK_TOKENS];
-    if (bus->is_shown) return;
-    page_table_update(&bus->table, stream, 0, bus->table.lane_count);
-    for (size_t chunk = 0; chunk < bus->options.rebuild.chunks; chunk++) {
-        for (size_t i = 0; i < KV_CHUNK_TOKENS; i++)
-            rows[i] = (struct step_row){.position = chunk * KV_CHUNK_TOKENS + i};
-        bus->device->operations->upload(stream, span_of(&bus->steps, chunk * sizeof rows), rows, sizeof rows);
+    const size_t bytes = workspace_rows(bus) * sizeof *bus->rows;
+    struct step_row *const positions = bus->rows + workspace_rows(bus), *row = positions;
+    bool changes = !bus->is_shown;
+    for (size_t i = 0; i < bus->run_count; i++)
+        for (uint64_t n = 0; n < bus->runs[i].count * KV_CHUNK_TOKENS; n++, row++) {
+            changes = changes || row->position != n;
+            row->position = n;
+        }
+    if (!bus->is_shown) {
+        page_table_update(&bus->table, stream, 0, bus->table.lane_count);
+        bus->device->operations->upload(stream, span_of(&bus->steps, 0), bus->rows, bytes);
     }
+    if (changes)
+        bus->device->operations->upload(stream, span_of(&bus->steps, bytes), positions,
+                                        (size_t)(row - positions) * sizeof *row);
     bus->is_shown = true;
 }
 
+/* What is kept of the row's sequence, as far as it is as it was. */
+static struct bus_run run_of(struct bus_rebuild *bus, const struct attention_step *step, size_t row) {
+    struct bus_run run = {.sequence = step->sequences[row], .kept = UINT64_MAX};
+    uint64_t *counts = kept_of(bus, run.sequence)->counts;
+    for (size_t layer = 0; layer < layers_of(bus); layer++) {
+        cut(&counts[layer], step->items[row].position_first);
+        cut(&run.kept, counts[layer]);
+    }
+    return run;
+}
+
 void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const struct attention_step *step,
-                         uint64_t rebuilt[2], bool *fits) {
+                         uint64_t *runs, bool *fits) {
     const struct rebuild_options *options = &bus->options.rebuild;
     struct rebuild_statistics *sums = &bus->statistics;
-    bus->run = (struct bus_run){.count = 0};
-    uint64_t kept = UINT64_MAX;
+    uint64_t chunks = 0; /* of which something is kept */
+    bus->chunk_count = 0;
+    bus->run_count = step->row_count;
     for (size_t i = 0; i < step->row_count; i++) {
-        uint64_t *counts = kept_of(bus, step->sequences[i])->counts;
-        for (size_t layer = 0; layer < layers_of(bus); layer++) {
-            cut(&counts[layer], step->items[i].position_first);
-            cut(&kept, counts[layer]);
-        }
+        bus->runs[i] = run_of(bus, step, i);
+        if (bus->runs[i].kept > 0) chunks += step->items[i].position_first / KV_CHUNK_TOKENS;
     }
     sums->input_bytes = (double)bus_rebuild_row_bytes(options->hidden_size);
     sums->kv_bytes = (double)(bus->options.kv_head_count * options->chunk_bytes) / KV_CHUNK_TOKENS;
-    if (step->row_count != 1) return;
-    show(bus, stream);
-    bus->run.sequence = step->sequences[0];
-    decide(bus, step->items[0].position_first, kept);
-    if (bus->run.count > 0) rebuilt[0] = bus->run.count, rebuilt[1] = bus->run.range_chunks;
-    *fits = *fits && !bus->run.is_timed;
-    const uint64_t chunks = kept > 0 ? step->items[0].position_first / KV_CHUNK_TOKENS : 0;
+    for (size_t i = 0; i < step->row_count; i++) {
+        struct bus_run *run = &bus->runs[i];
+        const uint64_t position = step->items[i].position_first, own = position / KV_CHUNK_TOKENS;
+        /* Each has room by its length. */
+        decide(bus, run, position, chunks <= options->chunks ? own : (size_t)(options->chunks * own / chunks));
+        run->chunk_first = bus->chunk_count;
+        bus->chunk_count += run->count;
+        runs[i] = (uint64_t)run->count << 32 | run->range_chunks;
+    }
+    bus->is_timed = bus->chunk_count > 0 && bus->forced_chunks == 0 && bus->timed_steps < TIMED_STEPS;
+    *fits = *fits && !bus->is_timed;
+    if (bus->chunk_count > 0) show(bus, stream);
     sums->layers += chunks > 0 ? layers_of(bus) : 0;
     sums->missing_chunks += layers_of(bus) * chunks;
-    sums->chunks += layers_of(bus) * bus->run.count;
+    sums->chunks += layers_of(bus) * bus->chunk_count;
 }
 
 void bus_rebuild_end_step(struct bus_rebuild *bus) {
-    if (bus->run.is_timed) bus->timed_steps++;
+    bus->timed_steps += bus->is_timed;
     rate_end_sample(&bus->link);
     rate_end_sample(&bus->computing);
-    bus->run = (struct bus_run){.count = 0};
+    bus->chunk_count = 0;
+    bus->is_timed = false;
 }
 
 /* ---- a layer ---- */
 
 bool bus_rebuild_takes(const struct bus_rebuild *bus, const struct attention_layer *layer) {
-    return bus->run.count > 0 && layer->index >= bus->options.rebuild.layer_first && layer->operation.window == 0;
+    return bus->chunk_count > 0 && layer->index >= bus->options.rebuild.layer_first && layer->operation.window == 0;
 }
 
-/* A view of the workspace. */
-static struct kv_view own_view(struct bus_rebuild *bus, const struct kv_view *others) {
+/* A view of the workspace, from a chunk on. */
+static struct kv_view own_view(struct bus_rebuild *bus, const struct kv_view *others, size_t chunk) {
     bus->pools = *others->pools;
     bus->pools.list[POOL_OTHER] = bus->chunks.pool;
-    return (struct kv_view){.layout = others->layout,
-                            .pools = &bus->pools,
-                            .chunks = page_table_lane(&bus->table, 0),
-                            .chunk_stride = bus->table.chunk_capacity};
+    const struct kv_view view = {.layout = others->layout,
+                                 .pools = &bus->pools,
+                                 .chunks = page_table_lane(&bus->table, 0),
+                                 .chunk_stride = bus->table.chunk_capacity};
+    return kv_view_chunks(&view, chunk);
+}
+
+/* Inputs of chunks [first, end) of the workspace, of a sequence after the other: [returned]. */
+static size_t kept_inputs(const struct bus_rebuild *bus, size_t layer, size_t first, size_t end,
+                          struct keep_rows_operation kept[TILE_CHUNKS]) {
+    size_t count = 0;
+    for (size_t i = 0; i < bus->run_count; i++) {
+        const struct bus_run *run = &bus->runs[i];
+        const size_t from = max_size(first, run->chunk_first), to = min_size(end, run->chunk_first + run->count);
+        if (from >= to) continue;
+        kept[count] = rows_of(bus, run->sequence, layer, (from - run->chunk_first) * KV_CHUNK_TOKENS);
+        kept[count++].row_count = (to - from) * KV_CHUNK_TOKENS;
+    }
+    return count;
 }
 
 static void compute(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer) {
-    for (size_t first = 0, count; first < bus->run.count; first += count) {
-        count = min_size(bus->run.count - first, TILE_CHUNKS);
+    for (size_t first = 0, count; first < bus->chunk_count; first += count) {
+        struct keep_rows_operation kept[TILE_CHUNKS];
+        count = min_size(bus->chunk_count - first, TILE_CHUNKS);
         const uint64_t row = first * KV_CHUNK_TOKENS;
-        struct keep_rows_operation kept = rows_of(bus, bus->run.sequence, layer->index, row);
         struct rebuild_rows rows = {.layer_index = layer->index,
-                                    .position_first = row,
                                     .row_count = count * KV_CHUNK_TOKENS,
-                                    .kept = &kept,
-                                    .step = span_of(&bus->steps, row * sizeof(struct step_row))};
+                                    .kept = kept,
+                                    .kept_count = kept_inputs(bus, layer->index, first, first + count, kept),
+                                    .step = span_of(&bus->steps, (workspace_rows(bus) + row) * sizeof *bus->rows)};
         layer->math.rebuild(layer->math.context, &rows);
-        const struct attend_item item = {.view = own_view(bus, &layer->operation.items[0].view),
+        rows.step = span_of(&bus->steps, row * sizeof *bus->rows);
+        const struct attend_item item = {.view = own_view(bus, &layer->operation.items[0].view, 0),
                                          .row_count = rows.row_count,
                                          .position_first = row};
         rebuild_append(bus->device, stream, &rows, layer->operation.kv_head_count, &item);
     }
 }
 
-/* The ranges behind the run, or, with merges, those of the run, and all together. */
+/* The ranges behind the runs, or, with merges, those of the runs, and all together. */
 static void attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
                    bool merges) {
     struct attend_operation operation = layer->operation;
-    struct attend_item item = operation.items[0];
-    const struct attend_ranges behind = {.makes = !merges,
-                                         .first = bus->run.count / bus->run.range_chunks,
-                                         .end = bus->form.count_max,
-                                         .partials = span_of(&bus->partials, 0)};
-    if (merges) item.view = own_view(bus, &item.view);
-    operation.items = &item;
-    operation.ranges = &behind;
+    const size_t partials = row_partial_bytes(&bus->options, &bus->form);
+    ASSERT(operation.item_count == bus->run_count);
+    for (size_t i = 0; i < bus->run_count; i++) {
+        const struct bus_run *run = &bus->runs[i];
+        bus->items[i] = operation.items[i];
+        if (merges) bus->items[i].view = own_view(bus, &operation.items[i].view, run->chunk_first);
+        bus->ranges[i] = (struct attend_ranges){.makes = !merges,
+                                                .first = run->count / run->range_chunks,
+                                                .end = bus->form.count_max,
+                                                .partials = span_of(&bus->partials, i * partials)};
+    }
+    operation.items = bus->items;
+    operation.ranges = bus->ranges;
     bus->device->operations->attend(stream, &operation);
 }
 
@@ -310,9 +372,10 @@ static enum status seconds_until(struct bus_rebuild *bus, struct stream *stream,
 /* One after the other, and timed: the bus by what attention reads, computing by what is left without its inputs. */
 static enum status attend_timed(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
                                 struct error *error) {
-    const uint64_t rows = bus->run.count * KV_CHUNK_TOKENS;
-    const double read = bus->statistics.kv_bytes * (double)(layer->operation.items[0].position_first + 1 - rows);
-    uint64_t began = 0;
+    const uint64_t rows = bus->chunk_count * KV_CHUNK_TOKENS;
+    uint64_t began = 0, others = 0;
+    for (size_t i = 0; i < bus->run_count; i++) others += layer->operation.items[i].position_first + 1;
+    const double read = bus->statistics.kv_bytes * (double)(others - rows);
     double seconds;
     TRY(seconds_until(bus, stream, &began, &seconds, error));
     attend(bus, stream, layer, false);
@@ -329,7 +392,7 @@ static enum status attend_timed(struct bus_rebuild *bus, struct stream *stream, 
 enum status bus_rebuild_attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
                                struct error *error) {
     const struct device_operations *operations = bus->device->operations;
-    if (bus->run.is_timed) return attend_timed(bus, stream, layer, error);
+    if (bus->is_timed) return attend_timed(bus, stream, layer, error);
     operations->beside(stream, &(struct beside_operation){BESIDE_BEGIN});
     compute(bus, stream, layer);
     operations->beside(stream, &(struct beside_operation){BESIDE_END});

@@ -3,12 +3,13 @@
  *
  *   keep      rows of a prompt: their inputs, as halves, into pinned RAM, which cost half of the bytes of K and V
  *             without grouped queries
- *   prepare   before a step of one sequence: how many chunks, by what was measured in its first steps
- *   attend    of a layer: the tiles of the run, computed into a workspace of the device; beside that the ranges of
- *             attention behind the run, over the bus; then those of the run, and all are merged in their order
+ *   prepare   before a step: how many chunks of each sequence, by what was measured in the first steps
+ *   attend    of a layer: the runs of all sequences, one behind the other, are computed into a workspace of the device,
+ *             by tiles, beside the ranges of attention behind the runs, over the bus; then those of the runs, and all
+ *             are merged in their order
  *
  * So attention has the bits that it has without: rows are multiplied again as they were, a run is whole ranges.  A
- * layer is operations alone that graphs have; the graph is captured anew where the run or its ranges change.  Layers
+ * layer is operations alone that graphs have; the graph is captured anew where a run or its ranges change.  Layers
  * before layer_first lie on the device or have no inputs.  Thread: the engine's. */
 #ifndef LOAM_ATTENTION_BUS_REBUILD_H
 #define LOAM_ATTENTION_BUS_REBUILD_H
@@ -24,9 +25,9 @@ enum status bus_rebuild_create(struct bus_rebuild **bus, struct device *device,
 void bus_rebuild_destroy(struct bus_rebuild *bus); /* NULL is allowed */
 
 void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const struct attention_inputs *inputs);
-/* rebuilt: as in attention_shape. *fits is cleared for a step that is timed: it is no graph. */
+/* runs: out, [row_count]: what a graph cannot differ in. *fits is cleared for a step that is timed: it is no graph. */
 void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const struct attention_step *step,
-                         uint64_t rebuilt[2], bool *fits);
+                         uint64_t *runs, bool *fits);
 void bus_rebuild_end_step(struct bus_rebuild *bus);
 /* Whether this layer of the prepared step is computed again in part. */
 bool bus_rebuild_takes(const struct bus_rebuild *bus, const struct attention_layer *layer);

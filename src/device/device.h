@@ -193,8 +193,7 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
     struct span step; /* as in attend_operation; of one item alone there may be several rows */
 };
 
-/* Of one row (one item, no window): ranges [first, end) of those that it attends in (range_form), by
- * themselves. */
+/* Of an item (one row, no window): ranges [first, end) of those that it attends in (range_form), by themselves. */
 struct attend_ranges {
     bool makes; /* only these are attended to, and left here; else they are taken from here and merged */
     uint64_t first, end;
@@ -214,7 +213,9 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     struct span sinks;
     const struct attend_item *items;
     size_t item_count;
-    const struct attend_ranges *ranges; /* NULL: all are attended to here */
+    /* [item_count], which all make or all merge, partials one behind the other; NULL: all are attended to here.  The
+     * cpu takes one item. */
+    const struct attend_ranges *ranges;
     /* struct step_row [rows of q], or none.  In a graph, where each item has one row: a launch takes the rows'
      * positions from there, in place of the items'. */
     struct span step;

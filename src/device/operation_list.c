@@ -137,8 +137,8 @@ static void copy_rows(struct adding *adding, struct attend_rows_operation *rows)
 
 static void copy_ranges(struct adding *adding, struct attend_operation *attend) {
     if (attend->ranges == NULL) return;
-    struct attend_ranges *own = copy_of(adding, attend->ranges, sizeof *own);
-    if (own != NULL) copy_span(adding, &own->partials);
+    struct attend_ranges *own = copy_of(adding, attend->ranges, attend->item_count * sizeof *own);
+    for (size_t i = 0; own != NULL && i < attend->item_count; i++) copy_span(adding, &own[i].partials);
     attend->ranges = own;
 }
 

@@ -37,13 +37,16 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
 }
 
 static struct span restored_inputs(const struct forward *forward, const struct rebuild_rows *rows) {
-    struct keep_rows_operation restore = *rows->kept;
-    restore.restores = true;
-    restore.x = forward->inputs.normed;
-    restore.x_stride = restore.columns;
-    restore.row_count = rows->row_count;
-    forward->model->device->operations->keep_rows(forward->stream, &restore);
-    return restore.x;
+    size_t done = 0;
+    for (size_t i = 0; i < rows->kept_count; done += rows->kept[i++].row_count) {
+        struct keep_rows_operation restore = rows->kept[i];
+        restore.restores = true;
+        restore.x = span_floats(forward->inputs.normed, done * restore.columns);
+        restore.x_stride = restore.columns;
+        forward->model->device->operations->keep_rows(forward->stream, &restore);
+    }
+    ASSERT(done == rows->row_count);
+    return forward->inputs.normed;
 }
 
 void layer_rebuild(void *context, struct rebuild_rows *rows) {

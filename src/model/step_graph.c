@@ -199,7 +199,6 @@ static enum status prepare(struct forward *forward, const struct forward_batch *
                                fits, error));
     *same = *same && before.chooses == kind->attention.chooses &&
             memcmp(before.lists, kind->attention.lists, sizeof before.lists) == 0 &&
-            memcmp(before.rebuilt, kind->attention.rebuilt, sizeof before.rebuilt) == 0 &&
             memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;
     return STATUS_OK;
 }

@@ -657,7 +657,7 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->unit_bytes = plan->device_bytes - bytes.key_index;
     place_inputs(plan, config, cache);
-    const uint64_t layer = bytes.rows / plan->sequence_capacity / cache->layer_count,
+    const uint64_t layer = bytes.rows / cache->layer_count,
                    workspace = plan->input_row_bytes > 0 ? min_size(layer, plan->unit_bytes) : 0;
     plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes - workspace);
     plan->unit_bytes -= bytes.rows / cache->layer_count * plan->near_layers;

@@ -190,33 +190,32 @@ static void pages_in_4_bits_match(void **state) {
 
 enum { FETCH_STEPS = 12 };
 
-/* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
- * each step. */
+/* Two sequences read and go on, together and alone; one is cut back and goes on.  The last logits of each step. */
 struct fetched {
     struct fetch_counts units;
     struct reuse_counts reuse;
     struct rebuild_statistics rebuilt;
-    uint64_t kernels; /* of the third step, a graph that was captured before */
-    uint64_t bytes;   /* of the card's memory, at any time */
+    uint64_t kernels[FETCH_STEPS]; /* the third step is a graph that was captured before, the fifth one of both */
+    uint64_t bytes;                /* of the card's memory, at any time */
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
-    static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
+    static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 2, 2, 0, 2, 2, 0, 1, 2}; /* 2: both */
     struct sequence *sequences[2];
     const float *logits;
     float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
     struct device *device = rig->device[CUDA];
     count_device(device);
     struct engine *engine = engine_open(rig, CUDA, plan);
-    attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
     for (size_t i = 0; i < 2; i++) sequences[i] = sequence_read(rig, engine, i, DOCUMENT - 60 * i, NULL);
     for (size_t i = 0; i < FETCH_STEPS; i++) {
         const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
         const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
         if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
+        attention_force_rebuild(engine_attention(engine), i == 5 && rebuilt_chunks > 0 ? 3 : rebuilt_chunks);
         assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
                   rig->error);
         memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
-        if (i == 2) counts->kernels = device_cuda_counts(rig->device[CUDA]).launches - kernels;
+        counts->kernels[i] = device_cuda_counts(rig->device[CUDA]).launches - kernels;
     }
     assert_ok(engine_fetch_counts(engine, &counts->units, &rig->error), rig->error);
     counts->reuse = attention_statistics(engine_attention(engine)).reuse;
@@ -232,21 +231,22 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     return all;
 }
 
-/* Of the two layers behind the first one, in steps of a sequence alone whose prompt is as it was: a first part of K and
- * V is computed again, beside attention to the rest. */
-static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t chunks) {
-    enum { ALONE = 3 + 3, CHUNKS = 3 * 5 + 3 * 4, EACH = 6 }; /* EACH: a tile; halves, angles, 2, rotation, append */
+/* Of the two layers behind the first one, of sequences whose prompt is as it was (5 chunks, and 4): a first part is
+ * computed again, beside attention to the rest.  both: chunks of a step of both, in tiles of 4, one of rows of both. */
+static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t both) {
+    enum { STEPS_WITH = 3 + 3 + 4, CHUNKS = 3 * 5 + 4 * 4, EACH = 6 }; /* EACH: halves, angles, 2, rotation, append */
     const struct rebuild_statistics *rebuilt = &counts->rebuilt;
     assert_true(rebuilt->input_bytes == 64 * 2 + 4 && rebuilt->kv_bytes == 2 * 32 * 2 * 2);
-    assert_int_equal(rebuilt->layers, 2 * ALONE);
-    assert_int_equal(rebuilt->missing_chunks, 2 * CHUNKS);
-    if (chunks == 0) { /* three steps are timed */
+    assert_int_equal(rebuilt->layers, 2 * STEPS_WITH);
+    assert_int_equal(rebuilt->missing_chunks, 2 * (CHUNKS + 3 * (5 + 4)));
+    if (both == 0) { /* three steps are timed */
         assert_true(rebuilt->chunks >= 2 * 3 * 4 && rebuilt->bytes_per_second > 0);
         return;
     }
-    assert_int_equal(rebuilt->chunks, 2 * (3 * chunks + 3 * 4));
+    assert_int_equal(rebuilt->chunks, 2 * (CHUNKS + 2 * both + min_size(both, 2 * 3)));
     /* Attention in two parts, whose outputs are no inputs of 8 bits yet. */
-    assert_int_equal(counts->kernels, read->kernels + 2 * (2 * EACH + 2));
+    assert_int_equal(counts->kernels[2], read->kernels[2] + 2 * (2 * EACH + 2));
+    assert_int_equal(counts->kernels[4], read->kernels[4] + 2 * ((both + 3) / 4 * EACH + 1 + 2));
 }
 
 /* Slots change no bit, however few they are, nor do rows of the first layer on the device, nor rows that are computed
@@ -257,11 +257,11 @@ static void units_are_fetched_from_ram(void **state) {
         const char *preset[3];
         struct {
             size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
-            size_t rebuilt;                 /* of kvpr: chunks; 0: as it is timed */
-        } plans[2];
+            size_t rebuilt;                 /* of kvpr: chunks of two sequences of a step; 0: as it is timed */
+        } plans[3];
     } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0, 0}, {280 << 10, 0, 0}}}, /* many slots; few */
                  {{"full", NULL, NULL}, {{280 << 10, 0, 0}}},                   /* nobody chooses; all attend to all */
-                 {{"kvpr", NULL, NULL}, {{280 << 10, 1, 5}, {280 << 10, 0, 0}}},
+                 {{"kvpr", NULL, NULL}, {{300 << 10, 1, 9}, {220 << 10, 1, 5}, {280 << 10, 0, 0}}},
                  {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0}}}, /* the first layer attends to all */
                  {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0, 0}}}};      /* lists that are taken once more */
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
@@ -279,11 +279,11 @@ static void units_are_fetched_from_ram(void **state) {
         float *expected = fetched_steps(&rig, &plan, 0, &none);
         assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
         plan.rows_in_host = true;
-        for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
+        for (size_t i = 0; i < 3 && cases[n].plans[i].unit_bytes > 0; i++) {
             const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
             plan.unit_bytes = cases[n].plans[i].unit_bytes;
             plan.near_layers = cases[n].plans[i].near_layers;
-            float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt, &counts);
+            float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt > 0 ? 5 : 0, &counts);
             const struct fetch_counts units = counts.units;
             assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
             assert_int_equal(units.absent, 0);

@@ -282,9 +282,11 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     } else {
         seen = seen_rows_of(step_row.position, args.window);
     }
-    const uint32_t range = block_x() + args.range_first;
-    if (range >= seen.range_count || (range >= args.skip_first && range < args.skip_end)) return;
+    const uint32_t range = block_x();
+    if (range >= seen.range_count) return;
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
+    const bool is_own = range >= item->range_first && range < item->range_end;
+    if (args.ranges != RANGES_ALL && is_own != (args.ranges == RANGES_OF_ITEM)) return;
     const uint32_t *places = head_places(item, args.layer_pages, place.kv_head);
     if (FORM == CACHE_Q4 && item->q4_pages != 0)
         list.q4_places = at<uint32_t>(item->q4_pages) + (uint64_t)place.kv_head * item->chunk_stride;

@@ -37,7 +37,7 @@ void cuda_append(struct stream *stream, const struct append_operation *operation
     struct staged_views views;
     cuda_device_enter(stream->device);
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
-    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, NULL, operation->step)) return;
     size_t done = 0; /* rows */
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = cuda_run_end(items, operation->item_count, first);
@@ -65,7 +65,7 @@ void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
     const struct append_operation *append = heads->append;
     struct staged_views views;
     cuda_device_enter(stream->device);
-    if (!cuda_views_stage(stream, &views, append->items, append->item_count, append->step)) return;
+    if (!cuda_views_stage(stream, &views, append->items, append->item_count, NULL, append->step)) return;
     const struct cuda_rope_append_args args = {.rows = views.card_rows,
                                                .items = views.card_items,
                                                .pools = views.card_pools,
@@ -106,6 +106,7 @@ struct attend_run {
     struct kv_shape shape;
     struct attend_kernel kernel;
     size_t rows_max; /* at once */
+    size_t row_bytes; /* of partials */
     uint64_t partials;
     uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
 };
@@ -156,18 +157,21 @@ static void attend_init(struct attend_run *run, bool makes_inputs) {
     const uint32_t group = (uint32_t)(operation->head_count / operation->kv_head_count);
     run->shape = cuda_shape_of(layout);
     run->kernel = attend_kernel_of("decode", attend_types(layout), layout, group);
-    const size_t row_bytes = attend_partial_bytes(layout, operation->head_count);
-    run->rows_max = max_size(PARTIAL_BYTES / row_bytes, 1);
+    run->row_bytes = attend_partial_bytes(layout, operation->head_count);
+    run->rows_max = max_size(PARTIAL_BYTES / run->row_bytes, 1);
     size_t rows = 1;
     for (size_t i = 0; i < operation->item_count; i++)
         if (!is_prompt(operation, &operation->items[i])) rows += operation->items[i].row_count;
     run->rows_max = min_size(run->rows_max, rows);
-    const size_t partial_bytes = align_up(run->rows_max * row_bytes, INPUT_ALIGN);
+    const size_t partial_bytes = align_up(run->rows_max * run->row_bytes, INPUT_ALIGN);
     const size_t input_bytes = makes_inputs ? rows * input_bytes_of(operation) : 0;
     run->partials = cuda_scratch(run->stream, partial_bytes + input_bytes);
     if (operation->ranges != NULL && run->partials != 0) { /* what some of them have left, or will find */
-        ASSERT(!makes_inputs && operation->item_count == 1 && operation->items[0].row_count == 1);
+        ASSERT(!makes_inputs && operation->window == 0);
         run->partials = cuda_address(operation->ranges->partials);
+        for (size_t i = 0; i < operation->item_count; i++)
+            ASSERT(operation->items[i].row_count == 1 && operation->ranges[i].makes == operation->ranges->makes &&
+                   cuda_address(operation->ranges[i].partials) == run->partials + i * run->row_bytes);
     }
     run->inputs = makes_inputs ? run->partials + partial_bytes : 0;
 }
@@ -182,7 +186,8 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
         .items = run->views->card_items,
         .pools = run->views->card_pools + item * sizeof(struct cuda_pools),
         .q = cuda_address(span_floats(operation->q, row * operation->q_stride)),
-        .partials = run->partials,
+        /* Those of ranges are all kept; else one part after the other has the same memory. */
+        .partials = run->partials + (operation->ranges != NULL ? staged * run->row_bytes : 0),
         .shape = run->shape,
         .row_count = rows,
         .q_stride = (uint32_t)operation->q_stride,
@@ -192,20 +197,13 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
         .partial_stride = attention_partial_stride(run->shape.v_dimension),
         .scale = operation->scale,
         .softcap = operation->softcap};
-    const struct attend_ranges *ranges = operation->ranges;
-    struct cuda_shape shape = attend_shape(&run->kernel, attend.kv_head_count, rows);
-    if (ranges != NULL && ranges->makes) {
-        attend.range_first = (uint32_t)ranges->first;
-        shape.x = (uint32_t)(ranges->end - ranges->first);
-    } else if (ranges != NULL) {
-        attend.skip_first = (uint32_t)ranges->first;
-        attend.skip_end = (uint32_t)ranges->end;
-    }
-    cuda_work_launch(run->stream, run->kernel.name, shape, &attend);
-    if (ranges != NULL && ranges->makes) return;
+    const bool makes = operation->ranges != NULL && operation->ranges->makes;
+    if (operation->ranges != NULL) attend.ranges = makes ? RANGES_OF_ITEM : RANGES_OF_OTHERS;
+    cuda_work_launch(run->stream, run->kernel.name, attend_shape(&run->kernel, attend.kv_head_count, rows), &attend);
+    if (makes) return;
     const struct cuda_merge_args merge = {
         .rows = attend.rows,
-        .partials = run->partials,
+        .partials = attend.partials,
         .y = run->inputs != 0 ? 0 : cuda_address(span_floats(operation->out, row * operation->out_stride)),
         .input = run->inputs != 0 ? run->inputs + row * input_bytes_of(operation) : 0,
         .sinks = cuda_address(operation->sinks),
@@ -278,7 +276,7 @@ static uint64_t attend(struct stream *stream, const struct attend_operation *ope
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return 0;
     const struct kv_layout *layout = items[0].view.layout;
     ASSERT(max_size(layout->k_dimension, layout->v_dimension) <= CUDA_HEAD_MAX); /* device.head_max */
-    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return 0;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->ranges, operation->step)) return 0;
     attend_init(&run, makes_inputs);
     if (run.partials == 0) return 0;
     size_t staged = 0;

@@ -135,7 +135,7 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
     struct staged_views views;
     cuda_device_enter(stream->device);
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
-    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, NULL, operation->step)) return;
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         struct building building = {
             .operation = operation,

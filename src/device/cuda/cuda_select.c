@@ -153,7 +153,7 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
         lists_place(&c);
         staging_send(stream, &c.listed.lists);
         if (choose_places(&c) && cuda_views_stage(stream, &c.scoring.views, c.listed.items,
-                                                  operation->item_count, operation->at.step))
+                                                  operation->item_count, NULL, operation->at.step))
             for (size_t first = 0, end; first < operation->item_count; first = end) {
                 end = cuda_run_end(c.listed.items, operation->item_count, first);
                 end = min_size(end, first + c.rows_max);
@@ -178,7 +178,7 @@ static bool rows_stage(struct stream *stream, struct listed *listed, const struc
                                    .count = (uint32_t)items[i].lists[head].count};
     }
     staging_send(stream, &listed->lists);
-    return cuda_views_stage(stream, &listed->views, listed->items, item_count, at->step);
+    return cuda_views_stage(stream, &listed->views, listed->items, item_count, NULL, at->step);
 }
 
 _Static_assert(sizeof(struct fetch_counts) == sizeof(struct fetch_result), "counts of units");

@@ -62,7 +62,7 @@ size_t cuda_rows_of(const struct attend_item *items, size_t begin, size_t end) {
 }
 
 bool cuda_views_stage(struct stream *stream, struct staged_views *views, const struct attend_item *items,
-                      size_t item_count, struct span step) {
+                      size_t item_count, const struct attend_ranges *ranges, struct span step) {
     *views = (struct staged_views){.row_count = 0};
     if (!areas_take(stream, views, cuda_rows_of(items, 0, item_count), item_count)) return false;
     for (size_t i = 0; i < item_count; i++) {
@@ -73,6 +73,10 @@ bool cuda_views_stage(struct stream *stream, struct staged_views *views, const s
             return false;
         }
         item_stage(views, i, &items[i]);
+        if (ranges != NULL) {
+            views->items[i].range_first = (uint16_t)ranges[i].first;
+            views->items[i].range_end = (uint16_t)ranges[i].end;
+        }
     }
     *views->head = (struct step_head){UINT32_MAX, UINT32_MAX};
     staging_send(stream, &views->area);

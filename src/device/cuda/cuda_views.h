@@ -16,9 +16,9 @@ struct staged_views {
     size_t row_count;
 };
 
-/* step: as in attend_operation.  False: the device is broken. */
+/* ranges, step: as in attend_operation.  False: the device is broken. */
 bool cuda_views_stage(struct stream *stream, struct staged_views *views, const struct attend_item *items,
-                      size_t item_count, struct span step);
+                      size_t item_count, const struct attend_ranges *ranges, struct span step);
 /* Rows of items [begin, end). */
 size_t cuda_rows_of(const struct attend_item *items, size_t begin, size_t end);
 /* Items from `first` on with the same pools, whose rows follow each other in q, k, v and out: kernels count rows from

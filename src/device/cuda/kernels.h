@@ -31,7 +31,8 @@ struct step_item {
     uint64_t
         q4_pages; /* the same of chunks in 4 bits, a layer's; place 0: the chunk has rows; 0: all have */
     uint64_t position_first;
-    uint32_t row_first, row_count, chunk_stride, reserved;
+    uint32_t row_first, row_count, chunk_stride;
+    uint16_t range_first, range_end; /* of attention_decode's ranges: cuda_attention_args */
 };
 
 /* ---- the KV cache: a place names a pool in its top 2 bits (0: nowhere) and a slot of it */
@@ -223,6 +224,9 @@ KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
     return (chunks + ATTENTION_RANGES_MAX - 1) / ATTENTION_RANGES_MAX * ATTENTION_CHUNK;
 }
 
+/* Which of a row's ranges are attended to; the others are left as they are. */
+enum attention_ranges { RANGES_ALL, RANGES_OF_ITEM, RANGES_OF_OTHERS };
+
 /* attention_decode_LANES_HEADS_TYPES: LANES pieces of 8 elements a row of K or V (8, 16, 32, 64: up to 64, 128, 256,
  * 512 elements), HEADS query heads of a group at once (1, 4, 8; of 64 pieces 1, 4), of an f16 cache or of `any`.  Grid
  * {ATTENTION_RANGES_MAX, kv_head_count * ceil(group / HEADS), row_count}, 128 threads; shared:
@@ -235,8 +239,7 @@ struct cuda_attention_args {
     struct kv_shape shape;
     uint32_t row_count, q_stride, kv_head_count, group, window, partial_stride;
     float scale, softcap; /* softcap 0: none */
-    /* Ranges count from range_first on; those of [skip_first, skip_end) are left as they are. */
-    uint32_t range_first, skip_first, skip_end, reserved;
+    uint32_t ranges, reserved; /* enum attention_ranges */
 };
 
 enum { ATTENTION_PARTIAL_NUMBERS = 4 }; /* m, s, and two that keep o aligned */

@@ -819,34 +819,32 @@ static void places_show(struct twin *twin, struct kv_rig *rig, size_t item, uint
                  rig->kv_heads * CHUNKS * sizeof *places);
 }
 
-/* Ranges that attend by themselves, and those of the others merged with them: the bits of all at once.  The card has no
- * chunk then but those that each is to read. */
+/* Of each item ranges that attend by themselves, or none, and those of the others merged with them: the bits of all at
+ * once.  The card has no chunk then but those that each is to read. */
 static void ranges_check(struct twin *twin, struct kv_rig *rig) {
     const struct device_operations *operations = twin_operations(twin, TWIN_CUDA);
     struct device *device = twin->device[TWIN_CUDA];
     struct stream *stream = twin->stream[TWIN_CUDA];
     const struct range_form form = device_range_form(device);
-    const size_t heads = rig->kv_heads * rig->group, outputs = heads * rig->layout.v_dimension;
-    size_t item = 0;
-    for (size_t i = 1; i < ITEMS; i++) item = rig->lengths[i] > rig->lengths[item] ? i : item;
-    const uint64_t chunks = rig->lengths[item] / KV_CHUNK_TOKENS,
-                   each = form.rows(rig->lengths[item]) / KV_CHUNK_TOKENS;
-    if (chunks < 2 * each) return;
-    const uint64_t first = between(twin, 0, chunks / each - 2),
-                   end = between(twin, first + 1, chunks / each - 1);
+    const size_t heads = rig->kv_heads * rig->group, outputs = heads * rig->layout.v_dimension,
+                 floats = heads * form.count_max * (form.partial_floats + rig->layout.v_dimension);
+    uint64_t each[ITEMS];
+    struct attend_ranges ranges[ITEMS];
     struct error error;
     struct buffer partials;
     struct twin_floats q, out;
-    items_make(rig, (const size_t[]){1, 1, 1}, (const size_t[]){0, 0, 0});
-    twin_floats_make(twin, &q, MEMORY_DEVICE, heads * rig->layout.k_dimension, 2);
-    twin_floats_make(twin, &out, MEMORY_DEVICE, 2 * outputs, 1);
-    assert_ok(operations->allocate(device, MEMORY_DEVICE,
-                                   heads * form.count_max * (form.partial_floats + rig->layout.v_dimension) *
-                                       sizeof(float),
-                                   &partials, &error),
-              error);
-    struct attend_ranges ranges = {
-        .makes = true, .first = first, .end = end, .partials = span_of(&partials, 0)};
+    items_make(rig, (const size_t[]){1, 1, 1}, (const size_t[]){0, 1, 2});
+    twin_floats_make(twin, &q, MEMORY_DEVICE, ITEMS * heads * rig->layout.k_dimension, 2);
+    twin_floats_make(twin, &out, MEMORY_DEVICE, 2 * ITEMS * outputs, 1);
+    assert_ok(operations->allocate(device, MEMORY_DEVICE, ITEMS * floats * sizeof(float), &partials, &error), error);
+    for (size_t i = 0; i < ITEMS; i++) {
+        const uint64_t chunks = rig->lengths[i] / KV_CHUNK_TOKENS;
+        each[i] = form.rows(rig->lengths[i]) / KV_CHUNK_TOKENS;
+        ranges[i] = (struct attend_ranges){.partials = span_floats(span_of(&partials, 0), i * floats)};
+        if (chunks < 2 * each[i]) continue;
+        ranges[i].first = between(twin, 0, chunks / each[i] - 2);
+        ranges[i].end = between(twin, ranges[i].first + 1, chunks / each[i] - 1);
+    }
     struct attend_operation operation = {.q = twin_span(&q, TWIN_CUDA),
                                          .q_stride = heads * rig->layout.k_dimension,
                                          .out = twin_span(&out, TWIN_CUDA),
@@ -854,18 +852,21 @@ static void ranges_check(struct twin *twin, struct kv_rig *rig) {
                                          .head_count = heads,
                                          .kv_head_count = rig->kv_heads,
                                          .scale = 0.125f,
-                                         .items = &rig->items[TWIN_CUDA][item],
-                                         .item_count = 1};
+                                         .items = rig->items[TWIN_CUDA],
+                                         .item_count = ITEMS};
     operations->attend(stream, &operation);
-    operation.out = span_floats(operation.out, outputs);
-    operation.ranges = &ranges;
-    for (int made = 0; made < 2; made++, ranges.makes = false) {
-        places_show(twin, rig, item, first * each, end * each, made);
+    operation.out = span_floats(operation.out, ITEMS * outputs);
+    operation.ranges = ranges;
+    for (int made = 0; made < 2; made++) {
+        for (size_t i = 0; i < ITEMS; i++) {
+            ranges[i].makes = !made;
+            places_show(twin, rig, i, ranges[i].first * each[i], ranges[i].end * each[i], made);
+        }
         operations->attend(stream, &operation);
     }
-    places_show(twin, rig, item, 0, CHUNKS, false);
+    for (size_t i = 0; i < ITEMS; i++) places_show(twin, rig, i, 0, CHUNKS, false);
     twin_floats_read(twin, &out);
-    assert_memory_equal(out.after[TWIN_CUDA] + outputs, out.after[TWIN_CUDA], outputs * sizeof(float));
+    assert_memory_equal(out.after[TWIN_CUDA] + ITEMS * outputs, out.after[TWIN_CUDA], ITEMS * outputs * sizeof(float));
     operations->release(device, &partials);
     twin_floats_free(twin, &q), twin_floats_free(twin, &out);
 }
