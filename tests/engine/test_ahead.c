@@ -1,5 +1,5 @@
 /* Several steps of a sequence in one pass (engine_step_ahead): the logits of as many steps, bit for bit, and once more
- * behind rows that were dropped, for every preset, in RAM and on disk, with layers that keep a state too.
+ * behind rows that were dropped, for every preset, in RAM and on disk, for every family too.
  * LOAM_TEST_SEED draws how many go together, and what of them is dropped. */
 #include "testing.h"
 
@@ -136,11 +136,11 @@ static void in_ram(void **state) { every_preset(*state, false); }
 static void on_disk(void **state) { every_preset(*state, true); }
 
 /* Each family with some presets, in RAM and on disk by turns. */
-static void beside_states(void **state) {
+static void every_family(void **state) {
     struct rig *rig = *state;
     const size_t first = random_below(&rig->random, 2);
-    for (size_t f = 0; f < TINY_STATE_FAMILIES; f++) {
-        const char *family = tiny_state_families[f];
+    for (size_t f = 1; f < TINY_FAMILIES + TINY_STATE_FAMILIES; f++) {
+        const char *family = f < TINY_FAMILIES ? tiny_families[f] : tiny_state_families[f - TINY_FAMILIES];
         open_model(rig, family);
         for (size_t i = f % 3; i < preset_count; i += 3) {
             const bool disk = (first + f + i / 3) % 2 == 0;
@@ -154,6 +154,6 @@ static void beside_states(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(in_ram, rig_open, rig_close),
                                        cmocka_unit_test_setup_teardown(on_disk, rig_open, rig_close),
-                                       cmocka_unit_test_setup_teardown(beside_states, rig_open, rig_close)};
+                                       cmocka_unit_test_setup_teardown(every_family, rig_open, rig_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,6 @@ static void open_engines(struct rig *rig) {
                         .select = select_options_default()};
     plan.v_type = plan.k_type;
     plan.select.method = methods[random_below(random, METHODS)];
-    if (rig->tiny.taps > 0) plan.select.method = &select_all; /* selections do not take layers with states yet */
     if (plan.select.method != &select_all) plan.select.keep = (struct select_keep){.tokens = 160};
     plan.select.recent = 32;
     plan.select.dense_layers = random_below(random, 2);
@@ -106,7 +105,12 @@ static void rig_open_of(struct rig *rig, uint64_t seed, const char *const *famil
     }
 }
 
-static void rig_open(struct rig *rig, uint64_t seed) { rig_open_of(rig, seed, tiny_families, TINY_FAMILIES); }
+static void rig_open(struct rig *rig, uint64_t seed) {
+    if (seed % 4 == 0)
+        rig_open_of(rig, seed, tiny_state_families, TINY_STATE_FAMILIES);
+    else
+        rig_open_of(rig, seed, tiny_families, TINY_FAMILIES);
+}
 
 static void rig_close(struct rig *rig) {
     for (size_t i = 0; i < 2; i++) {
