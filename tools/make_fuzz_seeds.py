@@ -47,7 +47,10 @@ def model_keys(family):
               "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
               "attention.value_length": 16}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    dense = family in ("smollm3", "seed_oss", "mistral3", "lfm2", "qwen35", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4")
+    if family == "opt":
+        floats = {"attention.layer_norm_epsilon": 1e-5}
+    dense = family in ("llama", "qwen2", "qwen3", "opt", "smollm3", "seed_oss", "mistral3", "lfm2", "qwen35", "gemma2",
+                       "gemma3", "gemma4", "olmo2", "exaone4")
     if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
     if family in ("qwen2moe", "qwen3next"):
@@ -117,8 +120,8 @@ def gguf_seeds():
     yield "overlap", gguf([], [tensor("a", [8], 0, 0), tensor("b", [8], 0, 0)], b"\2" * 64)
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
-    for family in ("qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3", "seed_oss", "mistral3", "lfm2", "lfm2moe",
-                   "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
+    for family in ("llama", "qwen2", "qwen3", "opt", "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3", "seed_oss",
+                   "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
         yield "model_" + family, gguf(model_keys(family), [])
     experts = [key("gemma4." + name, U32, n) for name, n in
                (("expert_count", 8), ("expert_used_count", 3), ("expert_feed_forward_length", 16))]
