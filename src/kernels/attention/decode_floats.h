@@ -17,15 +17,12 @@
  * 4, f16, dimension 64: 25 cycles a row in L2 (16 of multiply-adds), 32 with steps of 32 rows and each four sums
  * apart; two threads from memory 46 GB/s where plain reads gave 50 to 60 (bench/lab/avx512-zen5.md).
  */
-#include <math.h>
 #include <stdbool.h>
 
 #include "base/checked.h"
-#include "kernels/attention/attention_internal.h"
 #include "kernels/attention/leaves.h"
-#include "kernels/attention/softmax_floats.h"
+#include "kernels/attention/rows_floats.h"
 #include "kernels/floats.h"
-#include "tensor/half.h"
 
 enum {
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
@@ -60,11 +57,6 @@ FLOATS_INLINE const uint8_t *decode_row(const struct decode_rows *rows, size_t r
     return rows->base + row / KV_BLOCK_TOKENS * rows->block_bytes + row % KV_BLOCK_TOKENS * rows->row_bytes;
 }
 
-FLOATS_INLINE floats decode_load(const enum kv_type type, const uint8_t *row, size_t d, floats scale) {
-    if (type == KV_F16) return floats_load_half(row + d * sizeof(uint16_t));
-    return floats_multiply(floats_load_int8(row + d), scale);
-}
-
 #if defined(FLOATS_512)
 /* Elements d .. d + 15 of two rows: the first 8 of both in key[0], the others in key[1].  Two rows of 8 elements in a
  * register, in place of one row of 16, need half as many additions across registers, and prefill has half as many
@@ -88,8 +80,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const
     floats sum[16];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
-    const size_t part_bytes =
-        KV_BLOCK_TOKENS * width * (type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t)); /* of all rows */
+    const size_t part_bytes = KV_BLOCK_TOKENS * width * rows_element_bytes(type); /* of all rows */
     FLOATS_UNROLL
     for (size_t i = 0; i < heads * 4; i++) sum[i] = floats_set(0);
     for (size_t part = 0; part < k->dimension; part += width) {
@@ -153,7 +144,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
             floats key[8];
             FLOATS_UNROLL
             for (size_t r = 0; r < row_count; r++)
-                key[r] = decode_load(type, base + r * k->row_bytes, d, scale[r]);
+                key[r] = rows_load(type, base + r * k->row_bytes, d, scale[r]);
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++) {
                 floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -200,13 +191,10 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
                               const float *weights, float *o, size_t o_stride) {
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
-    const size_t element_bytes = type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
+    const size_t element_bytes = rows_element_bytes(type);
     const size_t tile_bytes = vectors * FLOATS * element_bytes; /* of a row */
     const bool ask_by_row = tile_bytes % LINE_BYTES == 0;
-    FLOATS_UNROLL
-    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
+    outputs_load(heads, vectors, o + d, o_stride, sum);
     for (size_t row = row_begin; row < row_end;) {
         const uint8_t *base = decode_row(v, row);
         const uint8_t *next = v->next + d * element_bytes * v->step_rows;
@@ -222,7 +210,7 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
             FLOATS_UNROLL
             for (size_t n = 0; n < vectors; n++) {
                 floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
-                floats value = decode_load(type, base, d + n * FLOATS, scale);
+                floats value = rows_load(type, base, d + n * FLOATS, scale);
                 FLOATS_UNROLL
                 for (size_t head = 0; head < heads; head++)
                     sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
@@ -230,10 +218,7 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
             base += v->row_bytes;
         }
     }
-    FLOATS_UNROLL
-    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
+    outputs_store(heads, vectors, sum, o + d, o_stride);
 }
 
 FLOATS_INLINE void value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
@@ -321,23 +306,17 @@ static size_t decode_scratch_bytes(size_t group, const struct kv_layout *layout)
             DECODE_ROWS_MAX * (layout->k_dimension / KV_SCALE_GROUP + layout->v_dimension / KV_SCALE_GROUP));
 }
 
-/* A row's dimension, bytes and type, as constants if the caller knows them. */
-struct decode_shape {
-    enum kv_type k_type, v_type;
-    size_t k_dimension, v_dimension;
-};
-
 FLOATS_INLINE size_t decode_row_bytes(const enum kv_type type, const size_t dimension) {
-    return type == KV_Q8 ? dimension : dimension * sizeof(uint16_t);
+    return dimension * rows_element_bytes(type);
 }
 
-FLOATS_INLINE size_t decode_step_rows(const struct decode_shape shape) {
+FLOATS_INLINE size_t decode_step_rows(const struct rows_shape shape) {
     return softmax_step_rows(decode_row_bytes(shape.k_type, shape.k_dimension) +
                              decode_row_bytes(shape.v_type, shape.v_dimension));
 }
 
 /* Rows [row_begin, row_end) of the decode_step_rows that start at `block`; those of the next step are at `next`. */
-FLOATS_INLINE void decode_step(const struct decode_shape shape, const struct attention_decode_args *args,
+FLOATS_INLINE void decode_step(const struct rows_shape shape, const struct attention_decode_args *args,
                                const uint8_t *block, const uint8_t *next, size_t row_begin, size_t row_end,
                                struct decode_scratch scratch) {
     const struct kv_layout *layout = args->layout;
@@ -381,14 +360,10 @@ FLOATS_INLINE const uint8_t *decode_block(const struct attention_decode_args *ar
     return chunk + first % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * args->layout->block_bytes;
 }
 
-FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct attention_decode_args *args) {
+FLOATS_INLINE void decode_shaped(const struct rows_shape shape, const struct attention_decode_args *args) {
     const size_t step_rows = decode_step_rows(shape);
     struct decode_scratch scratch = decode_scratch_in(args->scratch, args->group, args->layout);
-    for (size_t head = 0; head < args->group; head++) {
-        args->m[head] = -INFINITY;
-        floats_store(scratch.s + head * FLOATS, floats_set(0));
-        for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
-    }
+    partials_begin(args->group, shape.v_dimension, args->m, scratch.s, args->o, args->o_stride);
     for (uint64_t row = args->row_begin; row < args->row_end;) {
         uint64_t first = row / step_rows * step_rows, after = first + step_rows;
         uint64_t end = after < args->row_end ? after : args->row_end;
@@ -400,33 +375,10 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
                     (size_t)(end - first), scratch);
         row = end;
     }
-    for (size_t head = 0; head < args->group; head++)
-        args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
+    partials_end(args->group, scratch.s, args->s);
 }
 
-/* The dimensions of most models are constants here; other dimensions and mixed types are variables. */
-FLOATS_INLINE void decode_typed(const enum kv_type k_type, const enum kv_type v_type,
-                                const struct attention_decode_args *args) {
-    const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
-    if (k_type == v_type && k == 64 && v == 64)
-        decode_shaped((struct decode_shape){k_type, v_type, 64, 64}, args);
-    else if (k_type == v_type && k == 128 && v == 128)
-        decode_shaped((struct decode_shape){k_type, v_type, 128, 128}, args);
-    else
-        decode_shaped((struct decode_shape){k_type, v_type, k, v}, args);
-}
-
-static void decode_f16(const struct attention_decode_args *args) { decode_typed(KV_F16, KV_F16, args); }
-static void decode_q8(const struct attention_decode_args *args) { decode_typed(KV_Q8, KV_Q8, args); }
-static void decode_f16_q8(const struct attention_decode_args *args) { decode_typed(KV_F16, KV_Q8, args); }
-static void decode_q8_f16(const struct attention_decode_args *args) { decode_typed(KV_Q8, KV_F16, args); }
-
-static void decode_floats(const struct attention_decode_args *args) {
-    if (args->layout->k_type == KV_F16)
-        (args->layout->v_type == KV_F16 ? decode_f16 : decode_f16_q8)(args);
-    else
-        (args->layout->v_type == KV_F16 ? decode_q8_f16 : decode_q8)(args);
-}
+ROWS_SHAPES(decode)
 
 static void merge_floats(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
                          size_t target_stride, const float *source_m, const float *source_s,

@@ -17,14 +17,11 @@
  * (Zen 5), 2026-11-22, one thread, 2112 rows: 9.0 in L2, 10.2 at random, and 1.2 more by ranges of 256 rows, as the
  * engine calls it (bench/lab/avx512-zen5.md).
  */
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels/attention/attention_internal.h"
-#include "kernels/attention/softmax_floats.h"
+#include "kernels/attention/rows_floats.h"
 #include "kernels/floats.h"
-#include "tensor/half.h"
 
 enum {
     GATHER_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
@@ -58,15 +55,6 @@ FLOATS_INLINE void gather_prefetch(const struct gather_ask ask, size_t row, size
         floats_prefetch_once(ask.next->row[row] + byte - GATHER_LINE / 2);
 }
 
-FLOATS_INLINE floats gather_load(const enum kv_type type, const uint8_t *row, size_t d, floats scale) {
-    if (type == KV_F16) return floats_load_half(row + d * sizeof(uint16_t));
-    return floats_multiply(floats_load_int8(row + d), scale);
-}
-
-FLOATS_INLINE size_t gather_bytes(const enum kv_type type) {
-    return type == KV_Q8 ? sizeof(int8_t) : sizeof(uint16_t);
-}
-
 /* scores[head][r] = q[head] . k[row + r] */
 FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
                                      const struct gather_rows *k, const struct gather_ask ask, size_t row,
@@ -83,13 +71,13 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
         for (size_t r = 0; r < row_count; r++)
             scale[r] = floats_set(type == KV_Q8 ? scales[r * scale_count + part / KV_SCALE_GROUP] : 1);
         FLOATS_UNROLL
-        for (size_t r = 0; r < row_count; r++) gather_prefetch(ask, row + r, part * gather_bytes(type));
+        for (size_t r = 0; r < row_count; r++) gather_prefetch(ask, row + r, part * rows_element_bytes(type));
         FLOATS_UNROLL
         for (size_t i = 0; i < width; i += FLOATS) {
             const size_t d = part + i;
             floats key[8];
             FLOATS_UNROLL
-            for (size_t r = 0; r < row_count; r++) key[r] = gather_load(type, k->row[row + r], d, scale[r]);
+            for (size_t r = 0; r < row_count; r++) key[r] = rows_load(type, k->row[row + r], d, scale[r]);
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++) {
                 floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -125,10 +113,7 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
                                      size_t count, const float *weights, float *o, size_t o_stride) {
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
-    FLOATS_UNROLL
-    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        sum[head * vectors + n] = floats_load(o + head * o_stride + d + n * FLOATS);
+    outputs_load(heads, vectors, o + d, o_stride, sum);
     for (size_t row = 0; row < count; row++) {
         const uint8_t *base = v->row[row];
         const float *scales = v->scales + row * scale_count;
@@ -138,19 +123,16 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
             weight[head] = floats_set(weights[head * GATHER_ROWS + row]);
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
-            const size_t byte = (d + n * FLOATS) * gather_bytes(type);
+            const size_t byte = (d + n * FLOATS) * rows_element_bytes(type);
             gather_prefetch(ask, row, byte);
             floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
-            floats value = gather_load(type, base, d + n * FLOATS, scale);
+            floats value = rows_load(type, base, d + n * FLOATS, scale);
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++)
                 sum[head * vectors + n] = floats_fma(weight[head], value, sum[head * vectors + n]);
         }
     }
-    FLOATS_UNROLL
-    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
+    outputs_store(heads, vectors, sum, o + d, o_stride);
 }
 
 FLOATS_INLINE void gather_value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
@@ -206,17 +188,11 @@ FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_
                  args->layout->v_dimension, scores);
 }
 
-/* A row's dimension and type, as constants if the caller knows them. */
-struct gather_shape {
-    enum kv_type k_type, v_type;
-    size_t k_dimension, v_dimension;
-};
-
 /* Where the rows of a step are, the last one again up to GATHER_ROWS. */
-FLOATS_INLINE void gather_place(const struct gather_shape shape, const struct kv_layout *layout,
+FLOATS_INLINE void gather_place(const struct rows_shape shape, const struct kv_layout *layout,
                                 const void *const *chunks, const uint32_t *rows, struct gather_step *step) {
-    const size_t k_bytes = shape.k_dimension * gather_bytes(shape.k_type);
-    const size_t v_bytes = shape.v_dimension * gather_bytes(shape.v_type);
+    const size_t k_bytes = shape.k_dimension * rows_element_bytes(shape.k_type);
+    const size_t v_bytes = shape.v_dimension * rows_element_bytes(shape.v_type);
     for (size_t i = 0; i < GATHER_ROWS; i++) {
         const uint32_t row = rows[i < step->count ? i : step->count - 1];
         const uint8_t *block = kv_block(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS);
@@ -256,7 +232,7 @@ static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout)
 }
 
 /* Attends the step at index `first` of the list, and prefetches `next` and `after`. */
-FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct attention_gather_args *args,
+FLOATS_INLINE void gather_attend(const struct rows_shape shape, const struct attention_gather_args *args,
                                  const struct gather_step *step, const struct gather_step *next,
                                  const struct gather_step *after, size_t first,
                                  struct gather_scratch scratch) {
@@ -276,7 +252,7 @@ FLOATS_INLINE void gather_attend(const struct gather_shape shape, const struct a
 
 /* The step at index `first` of the list.  Behind the list's end: the rows that the caller reads next.  Behind those:
  * the step keeps its content, and the result is false. */
-FLOATS_INLINE bool gather_find(const struct gather_shape shape, const struct attention_gather_args *args,
+FLOATS_INLINE bool gather_find(const struct rows_shape shape, const struct attention_gather_args *args,
                                size_t first, struct gather_step *step) {
     const bool own = first < args->row_count;
     const size_t begin = own ? first : first - args->row_count;
@@ -288,7 +264,7 @@ FLOATS_INLINE bool gather_find(const struct gather_shape shape, const struct att
     return true;
 }
 
-FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct attention_gather_args *args) {
+FLOATS_INLINE void gather_shaped(const struct rows_shape shape, const struct attention_gather_args *args) {
     struct gather_scratch scratch = {.scores = args->scratch};
     struct gather_step steps[3];
     scratch.s = scratch.scores + args->group * GATHER_ROWS;
@@ -300,11 +276,7 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         steps[i].k.dimension = shape.k_dimension;
         steps[i].v.dimension = shape.v_dimension;
     }
-    for (size_t head = 0; head < args->group; head++) {
-        args->m[head] = -INFINITY;
-        floats_store(scratch.s + head * FLOATS, floats_set(0));
-        for (size_t d = 0; d < shape.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
-    }
+    partials_begin(args->group, shape.v_dimension, args->m, scratch.s, args->o, args->o_stride);
     for (size_t i = 0; i < 3; i++) /* each has rows, if only these */
         if (!gather_find(shape, args, i * GATHER_ROWS, &steps[i])) gather_find(shape, args, 0, &steps[i]);
     for (size_t first = 0, at = 0; first < args->row_count; first += GATHER_ROWS, at++) {
@@ -312,30 +284,7 @@ FLOATS_INLINE void gather_shaped(const struct gather_shape shape, const struct a
         gather_attend(shape, args, step, &steps[(at + 1) % 3], &steps[(at + 2) % 3], first, scratch);
         gather_find(shape, args, first + 3 * GATHER_ROWS, step);
     }
-    for (size_t head = 0; head < args->group; head++)
-        args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
+    partials_end(args->group, scratch.s, args->s);
 }
 
-/* The dimensions of most models are constants here; other dimensions and mixed types are variables. */
-FLOATS_INLINE void gather_typed(const enum kv_type k_type, const enum kv_type v_type,
-                                const struct attention_gather_args *args) {
-    const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
-    if (k_type == v_type && k == 64 && v == 64)
-        gather_shaped((struct gather_shape){k_type, v_type, 64, 64}, args);
-    else if (k_type == v_type && k == 128 && v == 128)
-        gather_shaped((struct gather_shape){k_type, v_type, 128, 128}, args);
-    else
-        gather_shaped((struct gather_shape){k_type, v_type, k, v}, args);
-}
-
-static void gather_f16(const struct attention_gather_args *args) { gather_typed(KV_F16, KV_F16, args); }
-static void gather_q8(const struct attention_gather_args *args) { gather_typed(KV_Q8, KV_Q8, args); }
-static void gather_f16_q8(const struct attention_gather_args *args) { gather_typed(KV_F16, KV_Q8, args); }
-static void gather_q8_f16(const struct attention_gather_args *args) { gather_typed(KV_Q8, KV_F16, args); }
-
-static void gather_floats(const struct attention_gather_args *args) {
-    if (args->layout->k_type == KV_F16)
-        (args->layout->v_type == KV_F16 ? gather_f16 : gather_f16_q8)(args);
-    else
-        (args->layout->v_type == KV_F16 ? gather_q8_f16 : gather_q8)(args);
-}
+ROWS_SHAPES(gather)

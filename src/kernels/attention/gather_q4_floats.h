@@ -18,12 +18,10 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "kernels/attention/attention_internal.h"
-#include "kernels/attention/softmax_floats.h"
+#include "kernels/attention/rows_floats.h"
 #include "kernels/codec/q4_floats.h"
 #include "kernels/codec/q4_parts.h"
 #include "kernels/floats.h"
-#include "tensor/half.h"
 
 enum {
     TOKENS = KV_CHUNK_TOKENS,
@@ -263,10 +261,7 @@ FLOATS_INLINE void value_tile(const size_t heads, const size_t vectors, const st
             }
         }
     }
-    FLOATS_UNROLL
-    for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        floats_store(o + head * o_stride + d + n * FLOATS, sum[head * vectors + n]);
+    outputs_store(heads, vectors, sum, o + d, o_stride);
 }
 
 FLOATS_INLINE void value_heads(const size_t heads, const size_t vectors, const struct q4_rows *rows,
@@ -316,11 +311,7 @@ static void rows_take(const struct attention_gather_args *args, size_t first, st
 
 FLOATS_INLINE void gather_shaped(const struct attention_gather_args *args, const struct q4_parts parts) {
     struct q4_scratch scratch = scratch_in(args->scratch, args->group, &parts);
-    for (size_t head = 0; head < args->group; head++) {
-        args->m[head] = -INFINITY;
-        floats_store(scratch.s + head * FLOATS, floats_set(0));
-        for (size_t d = 0; d < parts.v_dimension; d++) args->o[head * args->o_stride + d] = 0;
-    }
+    partials_begin(args->group, parts.v_dimension, args->m, scratch.s, args->o, args->o_stride);
     struct q4_rows rows;
     for (size_t first = 0; first < args->row_count; first += rows.count) {
         rows_take(args, first, &rows);
@@ -329,8 +320,7 @@ FLOATS_INLINE void gather_shaped(const struct attention_gather_args *args, const
         soften_group(args, &rows, scratch);
         value_group(args, &rows, &parts, scratch);
     }
-    for (size_t head = 0; head < args->group; head++)
-        args->s[head] = floats_sum(floats_load(scratch.s + head * FLOATS));
+    partials_end(args->group, scratch.s, args->s);
 }
 
 FLOATS_INLINE struct q4_parts parts_of(const size_t k_dimension, const size_t v_dimension) {
