@@ -509,15 +509,7 @@ static enum status choose(struct attention *attention, struct stream *stream,
     if (attention->tiered == NULL) return STATUS_OK;
     /* The host reads the lists. */
     if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
-    if (trace == NULL) return STATUS_OK;
-    trace_add(trace, &(struct trace_span){.name = "choose",
-                                          .begin_ns = began,
-                                          .end_ns = clock_ns(),
-                                          .track = TRACE_CHOICE,
-                                          .layer = (uint32_t)layer->index,
-                                          .kv_head = TRACE_NONE,
-                                          .chunk = TRACE_NONE,
-                                          .count = (uint32_t)choice->chosen_count});
+    trace_since(trace, "choose", TRACE_CHOICE, began, (uint32_t)layer->index, (uint32_t)choice->chosen_count);
     return STATUS_OK;
 }
 

@@ -126,18 +126,6 @@ bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct 
     return true;
 }
 
-static void trace_choice(const struct prefetch *prefetch, size_t layer_index, uint64_t began_ns) {
-    if (prefetch->trace == NULL) return;
-    trace_add(prefetch->trace, &(struct trace_span){.name = "choose next layer",
-                                                    .begin_ns = began_ns,
-                                                    .end_ns = clock_ns(),
-                                                    .track = TRACE_CHOICE,
-                                                    .layer = (uint32_t)layer_index,
-                                                    .kv_head = TRACE_NONE,
-                                                    .chunk = TRACE_NONE,
-                                                    .count = (uint32_t)prefetch->choice.chosen_count});
-}
-
 /* Chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
 static void leave_out_growing(struct prefetch *prefetch) {
     for (size_t i = 0; i < prefetch->next.count; i++) {
@@ -171,7 +159,8 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
         TRY(select_choose(select, stream, &query, &prefetch->choice, error));
     }
     TRY(operations->stream_synchronize(stream, error));
-    trace_choice(prefetch, query.layer_index, began);
+    trace_since(prefetch->trace, "choose next layer", TRACE_CHOICE, began, (uint32_t)query.layer_index,
+                (uint32_t)prefetch->choice.chosen_count);
     fetch_drop(&prefetch->next);
     if (prefetch->choice.everything || !prefetch->reads) return STATUS_OK;
     prefetch->next.layer_index = query.layer_index;

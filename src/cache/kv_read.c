@@ -86,15 +86,7 @@ void tier_drain(struct kv_tier *tier, size_t count_min) {
     size_t count = count_min > 0 ? io_queue_wait(tier->reads.queue, completions, TIER_READ_BATCH, count_min)
                                  : io_queue_poll(tier->reads.queue, completions, TIER_READ_BATCH);
     if (count_min > 0) tier->statistics.wait_ns += clock_ns() - began;
-    if (count_min > 0 && tier->reads.trace != NULL)
-        trace_add(tier->reads.trace, &(struct trace_span){.name = "disk",
-                                                          .begin_ns = began,
-                                                          .end_ns = clock_ns(),
-                                                          .track = TRACE_WAITS,
-                                                          .layer = TRACE_NONE,
-                                                          .kv_head = TRACE_NONE,
-                                                          .chunk = TRACE_NONE,
-                                                          .count = TRACE_NONE});
+    if (count_min > 0) trace_since(tier->reads.trace, "disk", TRACE_WAITS, began, TRACE_NONE, TRACE_NONE);
     pages_arrived(tier, completions, count);
 }
 

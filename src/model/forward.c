@@ -442,20 +442,6 @@ static bool next_block(const struct forward *forward, const struct forward_batch
     return true;
 }
 
-/* A span on the engine's track, from began_ns until now. */
-static void trace_engine(const struct forward *forward, const char *name, uint64_t began_ns, size_t layer,
-                         size_t row_count) {
-    if (forward->trace == NULL) return;
-    trace_add(forward->trace, &(struct trace_span){.name = name,
-                                                   .begin_ns = began_ns,
-                                                   .end_ns = clock_ns(),
-                                                   .track = TRACE_ENGINE,
-                                                   .layer = (uint32_t)layer,
-                                                   .kv_head = TRACE_NONE,
-                                                   .chunk = TRACE_NONE,
-                                                   .count = (uint32_t)row_count});
-}
-
 static struct attention_rows rows_of(const struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
@@ -531,7 +517,8 @@ static enum status run_block(struct forward *forward, const struct block *block,
     uint64_t began = trace_clock(forward->trace);
     enum status status = run_layer(&pass, error);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
-    trace_engine(forward, "layer", began, layer_index, block->batch.row_count);
+    trace_since(forward->trace, "layer", TRACE_ENGINE, began, (uint32_t)layer_index,
+                (uint32_t)block->batch.row_count);
     TRY(status);
     if (last && !all_wanted && !pass.narrow && !defers && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
@@ -676,7 +663,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     enum status finished = forward->model->device->operations->stream_synchronize(
         forward->stream, status == STATUS_OK ? error : NULL);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
-    trace_engine(forward, batch->rules != NULL ? "step" : "prompt", began, TRACE_NONE, batch->row_count);
+    trace_since(forward->trace, batch->rules != NULL ? "step" : "prompt", TRACE_ENGINE, began, TRACE_NONE,
+                (uint32_t)batch->row_count);
     if (status == STATUS_OK) status = finished;
     weight_stream_end_pass(forward->model->stream);
     TRY(gguf_check(&forward->model->gguf, error)); /* a failure, too, may come of it */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,19 +129,34 @@ static void keep(struct trace *trace, const struct trace_span *span) {
     trace->spans[trace->span_count++] = *span;
 }
 
+/* Of no chunk, nor of a number of things. */
+static struct trace_span span_of_layer(const char *name, uint32_t track, uint64_t begin_ns, uint64_t end_ns,
+                                       uint32_t layer) {
+    return (struct trace_span){.name = name,
+                               .begin_ns = begin_ns,
+                               .end_ns = end_ns,
+                               .track = track,
+                               .layer = layer,
+                               .kv_head = TRACE_NONE,
+                               .chunk = TRACE_NONE,
+                               .count = TRACE_NONE};
+}
+
 void trace_add(struct trace *trace, const struct trace_span *span) {
     keep(trace, span);
     if (trace->span_count < BUFFER_SPANS) return;
     uint64_t began = clock_ns();
     write_buffer(trace);
-    keep(trace, &(struct trace_span){.name = "trace",
-                                     .begin_ns = began,
-                                     .end_ns = clock_ns(),
-                                     .track = TRACE_ENGINE,
-                                     .layer = TRACE_NONE,
-                                     .kv_head = TRACE_NONE,
-                                     .chunk = TRACE_NONE,
-                                     .count = TRACE_NONE});
+    const struct trace_span own = span_of_layer("trace", TRACE_ENGINE, began, clock_ns(), TRACE_NONE);
+    keep(trace, &own);
+}
+
+void trace_since(struct trace *trace, const char *name, uint32_t track, uint64_t began_ns, uint32_t layer,
+                 uint32_t count) {
+    if (trace == NULL) return;
+    struct trace_span span = span_of_layer(name, track, began_ns, clock_ns(), layer);
+    span.count = count;
+    trace_add(trace, &span);
 }
 
 void trace_count(struct trace *trace, const char *name, double value) {
@@ -150,28 +166,19 @@ void trace_count(struct trace *trace, const char *name, double value) {
 }
 
 void trace_phase(struct trace *trace, const char *name, uint32_t layer) {
-    uint64_t now = clock_ns();
-    if (trace->phase != NULL)
-        trace_add(trace, &(struct trace_span){.name = trace->phase,
-                                              .begin_ns = trace->phase_ns,
-                                              .end_ns = now,
-                                              .track = TRACE_ENGINE,
-                                              .layer = trace->phase_layer,
-                                              .kv_head = TRACE_NONE,
-                                              .chunk = TRACE_NONE,
-                                              .count = TRACE_NONE});
+    const uint64_t now = clock_ns();
+    const struct trace_span over =
+        span_of_layer(trace->phase, TRACE_ENGINE, trace->phase_ns, now, trace->phase_layer);
+    if (trace->phase != NULL) trace_add(trace, &over);
     trace->phase = name;
     trace->phase_layer = layer;
     trace->phase_ns = now;
 }
 
 void trace_thread(struct trace *trace, size_t index, uint64_t begin_ns, uint64_t end_ns) {
-    trace_add(trace, &(struct trace_span){.name = trace->phase != NULL ? trace->phase : "other",
-                                          .begin_ns = begin_ns,
-                                          .end_ns = end_ns,
-                                          .track = TRACE_THREADS + (uint32_t)index,
-                                          .layer = trace->phase != NULL ? trace->phase_layer : TRACE_NONE,
-                                          .kv_head = TRACE_NONE,
-                                          .chunk = TRACE_NONE,
-                                          .count = TRACE_NONE});
+    const bool is_named = trace->phase != NULL;
+    const struct trace_span span =
+        span_of_layer(is_named ? trace->phase : "other", TRACE_THREADS + (uint32_t)index, begin_ns, end_ns,
+                      is_named ? trace->phase_layer : TRACE_NONE);
+    trace_add(trace, &span);
 }

@@ -51,6 +51,9 @@ enum status trace_finish(struct trace *trace, struct error *error) STATUS_CHECKE
 void trace_destroy(struct trace *trace); /* NULL allowed */
 
 void trace_add(struct trace *trace, const struct trace_span *span);
+/* A span of no chunk that began then and ends now; nothing without a trace. */
+void trace_since(struct trace *trace, const char *name, uint32_t track, uint64_t began_ns, uint32_t layer,
+                 uint32_t count);
 
 /* A counter has this value from now on.  name: a literal. */
 void trace_count(struct trace *trace, const char *name, double value);
