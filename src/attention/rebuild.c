@@ -230,7 +230,7 @@ static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence
  * range does. */
 static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *plan, uint64_t run,
                            const struct attend_item *item) {
-    const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs, plan->layer_index),
+    const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs),
                    range =
                        device_range_form(rebuild->device).rows(item->position_first + 1) / KV_CHUNK_TOKENS;
     uint64_t most = kept > first ? kept - first : 0;

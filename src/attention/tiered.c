@@ -126,10 +126,7 @@ static enum status next_heads(struct tiered *tiered, struct stream *stream, size
         fetch_yield(now);
         fetch_begin(now, SIZE_MAX);
     }
-    if (now->begun == now->done) {
-        TRY(kv_tier_failure(tiered->cache, error));
-        return kv_tier_full(tiered->cache, error);
-    }
+    if (now->begun == now->done) return kv_tier_full(tiered->cache, error);
     TRY(fetch_wait(now, tiered->trace, end, error));
     const struct kv_fetch *request = &now->jobs[now->done].request;
     kv_sequence_update(request->sequence, stream, request->layer_index);

@@ -357,11 +357,8 @@ static enum status write_chunk(struct inputs *inputs, size_t kept_layer, uint64_
                                struct error *error) {
     for (size_t slice = 0; slice < inputs->slices; slice++) {
         const void *page = growing_slice(inputs, kept_layer, slice);
-        enum status status;
-        while ((status = document_write_pages(inputs->document, kept_layer, slice, chunk, 1, &page, error)) ==
-               STATUS_FULL)
-            TRY(document_wait_buffer(inputs->document, error));
-        TRY(status);
+        DOCUMENT_WRITE(inputs->document,
+                       document_write_pages(inputs->document, kept_layer, slice, chunk, 1, &page, error));
     }
     return STATUS_OK;
 }
@@ -369,11 +366,8 @@ static enum status write_chunk(struct inputs *inputs, size_t kept_layer, uint64_
 static enum status write_tails(struct inputs *inputs, uint64_t token_count, struct error *error) {
     for (size_t i = 0; i < kept_layers(&inputs->shape) * inputs->slices; i++) {
         const size_t layer = i / inputs->slices, slice = i % inputs->slices;
-        enum status status;
-        while ((status = document_write_tail(inputs->document, layer, slice, token_count,
-                                             growing_slice(inputs, layer, slice), error)) == STATUS_FULL)
-            TRY(document_wait_buffer(inputs->document, error));
-        TRY(status);
+        DOCUMENT_WRITE(inputs->document, document_write_tail(inputs->document, layer, slice, token_count,
+                                                             growing_slice(inputs, layer, slice), error));
     }
     return STATUS_OK;
 }
@@ -453,12 +447,10 @@ bool inputs_is_flushed(const struct inputs *inputs) {
 
 /* ---- reading ---- */
 
-uint64_t inputs_chunks(const struct inputs *inputs, size_t layer) {
+uint64_t inputs_chunks(const struct inputs *inputs) {
     if (inputs->reading.capacity == 0) return 0;
-    uint64_t tokens = document_token_count(inputs->document);
-    (void)layer;
-    if (inputs->valid_tokens < tokens) tokens = inputs->valid_tokens;
-    return tokens / KV_CHUNK_TOKENS;
+    const uint64_t tokens = document_token_count(inputs->document), valid = inputs->valid_tokens;
+    return (valid < tokens ? valid : tokens) / KV_CHUNK_TOKENS;
 }
 
 size_t inputs_read_max(const struct inputs *inputs) { return inputs->reading.reads_max; }
@@ -499,7 +491,7 @@ enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chun
                               struct error *error) {
     const size_t page = store_page_bytes(&inputs->layout);
     ASSERT(inputs->reading.count == 0 && layer > 0 && chunk_count <= inputs->reading.reads_max);
-    ASSERT(chunk_first + chunk_count <= inputs_chunks(inputs, layer));
+    ASSERT(chunk_first + chunk_count <= inputs_chunks(inputs));
     const bool fits = chunk_count <= inputs->reading.capacity;
     const size_t width = fits ? GROUP : min_size(GROUP, inputs->reading.capacity / 2),
                  ring = fits ? (chunk_count + width - 1) / width : inputs->reading.capacity / width;

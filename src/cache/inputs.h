@@ -94,8 +94,8 @@ bool inputs_is_flushed(const struct inputs *inputs); /* that would not wait */
 
 /* ---- reading ---- */
 
-/* Chunks from the first on whose inputs can be had in that layer. */
-uint64_t inputs_chunks(const struct inputs *inputs, size_t layer);
+/* Chunks from the first on whose inputs can be had. */
+uint64_t inputs_chunks(const struct inputs *inputs);
 /* The tokens of those chunks. */
 const int32_t *inputs_tokens(const struct inputs *inputs);
 /* Chunks of one reading, at most: more than read_chunks, where that is at least 2.  Their rows are then taken in order:

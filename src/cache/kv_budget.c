@@ -127,48 +127,32 @@ static uint64_t lane_chunks(const struct kv_cache_config *config, size_t layer) 
                              kv_window_columns(config->windows, config->batch_tokens));
 }
 
-/* The same of all heads of the first layers. */
-static uint64_t layer_chunks(const struct kv_cache_config *config, size_t layer_count) {
-    uint64_t chunks = 0;
-    for (size_t layer = 0; layer < layer_count; layer++) chunks += kv_heads(config, layer) * lane_chunks(config, layer);
-    return chunks;
+static void add_slots(struct slot_counts *sum, struct slot_counts more) {
+    sum->plain += more.plain;
+    sum->quantized += more.quantized;
 }
 
-/* Slots for the chunks of a head's whole context. */
-static struct slot_counts lane_slots(const struct kv_cache_config *config,
-                                     const struct page_fractions *fractions, size_t lane) {
-    const struct kv_lane_place place = kv_lane_place(config, lane);
-    const uint64_t chunks = lane_chunks(config, place.layer);
+/* Slots for the chunks of some heads' whole contexts. */
+static struct slot_counts head_slots(const struct kv_cache_config *config, const struct page_fractions *fractions,
+                                     size_t layer, size_t head_first, size_t head_end) {
+    const uint64_t chunks = (head_end - head_first) * lane_chunks(config, layer);
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = chunks}
                                        : (struct slot_counts){.plain = chunks};
-    const uint64_t quantized =
-                       quantized_chunks(config, fractions, place.layer, place.kv_head, place.kv_head + 1),
+    const uint64_t quantized = quantized_chunks(config, fractions, layer, head_first, head_end),
                    rounding = max_size(config->sequence_capacity, 1); /* of chunks per sequence */
     return (struct slot_counts){.plain = chunks + rounding - quantized, .quantized = quantized + rounding};
-}
-
-static struct slot_counts layer_slots(const struct kv_cache_config *config,
-                                      const struct page_fractions *fractions, size_t layer_count) {
-    const uint64_t all = layer_chunks(config, layer_count);
-    uint64_t quantized = 0;
-    if (!config->mixes_pages)
-        return config->quantized_pages ? (struct slot_counts){.quantized = all}
-                                       : (struct slot_counts){.plain = all};
-    for (size_t i = 0; i < layer_count; i++)
-        quantized += quantized_chunks(config, fractions, i, 0, kv_heads(config, i));
-    uint64_t rounding = layer_count * max_size(config->sequence_capacity, 1); /* of chunks per sequence */
-    return (struct slot_counts){.plain = all + rounding - quantized, .quantized = quantized + rounding};
 }
 
 struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config,
                                             const struct page_fractions *fractions,
                                             const struct kv_residents *residents) {
-    struct slot_counts counts = layer_slots(config, fractions, residents->layer_count);
+    struct slot_counts counts = {0, 0};
+    for (size_t i = 0; i < residents->layer_count; i++)
+        add_slots(&counts, head_slots(config, fractions, i, 0, kv_heads(config, i)));
     for (size_t i = 0; i < residents->lane_count; i++) {
-        const struct slot_counts lane = lane_slots(config, fractions, residents->lanes[i]);
-        counts.plain += lane.plain;
-        counts.quantized += lane.quantized;
+        const struct kv_lane_place place = kv_lane_place(config, residents->lanes[i]);
+        add_slots(&counts, head_slots(config, fractions, place.layer, place.kv_head, place.kv_head + 1));
     }
     return counts;
 }
@@ -209,12 +193,11 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
                                    const struct page_fractions *fractions,
                                    const struct kv_residents *residents) {
-    struct slot_counts counts = kv_budget_slots_min(config),
-                       resident = kv_budget_resident_slots(config, fractions, residents);
-    counts.plain += resident.plain;
-    counts.quantized += resident.quantized;
+    struct slot_counts counts = kv_budget_slots_min(config);
+    add_slots(&counts, kv_budget_resident_slots(config, fractions, residents));
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);
-    uint64_t all = layer_chunks(config, config->layer_count) + kv_lane_count(config) * config->sequence_capacity;
+    uint64_t all = kv_lane_count(config) * config->sequence_capacity; /* a chunk that grows, of each */
+    for (size_t i = 0; i < config->layer_count; i++) all += kv_heads(config, i) * lane_chunks(config, i);
     if (!config->quantized_pages) {
         counts.plain += rest / plain_cost(config);
     } else {

@@ -269,11 +269,6 @@ uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
                : cache->columns.used * column + cache->window_columns.used * window_column_bytes(config);
 }
 
-uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
-    return cache->columns.count * cache_column_bytes(cache) +
-           cache->window_columns.count * window_column_bytes(&cache->config);
-}
-
 void kv_cache_give_back(struct kv_cache *cache) {
     if (cache->sequence_count > 0) return;
     if (cache->owner != NULL) cache->owner->give_back(cache);

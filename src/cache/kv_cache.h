@@ -186,7 +186,6 @@ static inline uint64_t kv_states_bytes(const struct kv_cache_config *config) {
     return config->state_slots * (uint64_t)config->state_floats * sizeof(float);
 }
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache); /* of those, in MEMORY_DEVICE */
-uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 /* Of a layer's chunks. */
 const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size_t layer_index);

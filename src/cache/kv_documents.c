@@ -121,9 +121,10 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
 
 /* Chunks [first, first + count) of a layer's heads, in memory until they are released, as their pages are.  wanted:
  * [KV heads of the layer]; NULL: all. */
-static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
-                               const bool *wanted, uint64_t first, size_t count, struct error *error) {
-    size_t heads = kv_heads(&sequence->cache->config, layer);
+static enum status fetch_heads(struct kv_sequence *sequence, size_t layer, const bool *wanted, uint64_t first,
+                               size_t count, struct error *error) {
+    const size_t heads = kv_heads(&sequence->cache->config, layer);
+    struct kv_fetch *fetches = sequence->cache->tier->fetches;
     for (size_t head = 0; head < heads; head++)
         fetches[head] = (struct kv_fetch){.sequence = sequence,
                                           .layer_index = layer,
@@ -132,17 +133,15 @@ static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fe
                                           .chunk_count = wanted == NULL || wanted[head] ? count : 0,
                                           .quantized = true};
     for (size_t head = 0; head < heads; head++)
-        if (!kv_fetch_begin(&fetches[head])) {
-            TRY(kv_tier_failure(sequence->cache, error));
+        if (!kv_fetch_begin(&fetches[head]))
             return kv_tier_full(sequence->cache, error);
-        }
     for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetches[head], error));
     return STATUS_OK;
 }
 
-static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer) {
+static void release_layer(struct kv_sequence *sequence, size_t layer) {
     for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
-        kv_fetch_release(&fetches[head]);
+        kv_fetch_release(&sequence->cache->tier->fetches[head]);
 }
 
 /* Key index of chunks [chunk_first, chunk_count) of a document that has none, or others: of its keys. */
@@ -150,20 +149,17 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
                                    struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
-    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
-    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;
              first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-            status = fetch_heads(sequence, fetches, layer, NULL, first, count, error);
+            status = fetch_heads(sequence, layer, NULL, first, count, error);
             if (status == STATUS_OK)
                 status = backing->build_key_index(backing->build_context, sequence, layer,
                                                   first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
-            release_layer(sequence, fetches, layer);
+            release_layer(sequence, layer);
         }
-    free(fetches);
     return status;
 }
 
@@ -239,17 +235,14 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
-    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
         /* All heads are on their way together; alone each would wait for the disk. */
-        status = fetch_heads(sequence, fetches, layer, NULL, token_count / KV_CHUNK_TOKENS, 1, error);
-        release_layer(sequence, fetches, layer);
+        status = fetch_heads(sequence, layer, NULL, token_count / KV_CHUNK_TOKENS, 1, error);
+        release_layer(sequence, layer);
         for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
             status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
     }
-    free(fetches);
     return status;
 }
 
@@ -259,16 +252,13 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t token_co
     const struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     if (chunk_count == 0) return STATUS_OK;
-    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
-    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
         const uint64_t first = kv_slides(config, layer) ? kv_window_begin(config->windows->tokens, token_count) : 0;
-        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + kv_lane(config, layer, 0), first,
+        status = fetch_heads(sequence, layer, tier->lane_stays + kv_lane(config, layer, 0), first,
                              (size_t)(chunk_count - first), error);
-        release_layer(sequence, fetches, layer);
+        release_layer(sequence, layer);
     }
-    free(fetches);
     return status;
 }
 
@@ -352,8 +342,8 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     return STATUS_OK;
 }
 
-static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
-                              uint64_t chunk_count, struct error *error) {
+static enum status copy_layer(struct kv_sequence *sequence, size_t layer, uint64_t chunk_count,
+                              struct error *error) {
     struct error why;
     if (chunk_count > 0)
         TRY(kv_sequence_load_key_index(sequence, sequence->cache->tier->stream, layer, error));
@@ -361,12 +351,12 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
         count = chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS;
         if (kv_slides(&sequence->cache->config, layer)) count = 1; /* of which some are not there */
         if (kv_slides(&sequence->cache->config, layer) && !kv_windows_has(sequence, first)) continue;
-        enum status status = fetch_heads(sequence, fetches, layer, NULL, first, (size_t)count, error);
+        enum status status = fetch_heads(sequence, layer, NULL, first, (size_t)count, error);
         for (size_t head = 0; status == STATUS_OK && head < kv_heads(&sequence->cache->config, layer); head++)
             if (sequence->pages->writes &&
                 tier_copy_pages(sequence, layer, head, first, (size_t)count, &why) != STATUS_OK)
                 tier_stop_writing(sequence, &why);
-        release_layer(sequence, fetches, layer);
+        release_layer(sequence, layer);
         TRY(status);
     }
     return STATUS_OK;
@@ -383,14 +373,11 @@ static enum status copy_states(struct kv_sequence *sequence, struct error *error
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
-    if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     struct error why;
     enum status status = create_document(sequence, token_capacity, error);
     bool created = status == STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
-        status = copy_layer(sequence, fetches, layer, sequence->length / KV_CHUNK_TOKENS, error);
-    free(fetches);
+        status = copy_layer(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error);
     if (status == STATUS_OK && sequence->pages->writes && copy_states(sequence, &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
     if (status == STATUS_OK) {

@@ -261,10 +261,8 @@ static enum status own_slot(struct kv_fetch *fetch, struct error *error) {
     const uint32_t lane = slot->lane, chunk = slot->chunk;
     if (!tier_slot_has_others(tier, slot, sequence)) return STATUS_OK;
     struct slot *own = tier_slot_take_waiting(tier, tier_pool_of(tier, slot), true);
-    if (own == NULL) {
-        TRY(kv_tier_failure(tier->cache, error));
+    if (own == NULL)
         return kv_tier_full(tier->cache, error);
-    }
     memcpy(tier_slot_memory(tier, own), tier_slot_memory(tier, slot), tier_pool_of(tier, slot)->slot_bytes);
     slot->pins--;
     tier_slot_leave(tier, slot, sequence);
@@ -280,10 +278,8 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
     const uint32_t index = (uint32_t)chunk;
     struct kv_fetch fetch = {
         .sequence = sequence, .layer_index = layer, .kv_head = head, .chunks = &index, .chunk_count = 1};
-    if (!kv_fetch_begin(&fetch)) {
-        TRY(kv_tier_failure(tier->cache, error));
+    if (!kv_fetch_begin(&fetch))
         return kv_tier_full(tier->cache, error);
-    }
     enum status status = kv_fetch_wait(&fetch, error);
     if (status == STATUS_OK) status = own_slot(&fetch, error);
     if (status == STATUS_OK) fetch_slot(&fetch, 0)->state = SLOT_DIRTY;
@@ -312,7 +308,6 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
             if (tier_slot_dirty(tier, &tier->slots.plain, sequence, kv_lane(config, layer_index, head),
                                 chunk) != NULL)
                 continue;
-            TRY(kv_tier_failure(sequence->cache, error));
             return kv_tier_full(sequence->cache, error);
         }
     if (sequence->pages->complete[layer_index] > position_first)

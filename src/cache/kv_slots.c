@@ -47,6 +47,7 @@ enum status tier_without_disk(const struct kv_sequence *sequence, enum status st
 }
 
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
+    TRY(kv_tier_failure(cache, error));
     for (const struct kv_sequence *s = cache->sequences; s != NULL; s = s->next)
         if (s->pages->failed != STATUS_OK)
             return tier_without_disk(s, tier_failure_status(s), error,

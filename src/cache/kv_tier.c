@@ -21,6 +21,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reads.ring_pages = kv_budget_ring_pages(config);
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
     tier->lane_stays = calloc(kv_lane_count(config), sizeof *tier->lane_stays);
+    tier->fetches = calloc(kv_heads_max(config), sizeof *tier->fetches);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
     ASSERT(!config->mixes_pages ||
            (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
@@ -31,7 +32,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
         tier->page_parts =
             store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
     tier->gap_bytes = (size_t)(config->read_gap_bytes != 0 ? config->read_gap_bytes : KV_READ_GAP_BYTES);
-    if (tier->reads.ring == NULL || tier->lane_stays == NULL)
+    if (tier->reads.ring == NULL || tier->lane_stays == NULL || tier->fetches == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);
 }
@@ -44,6 +45,7 @@ static void destroy(struct kv_cache *cache) {
     free(tier->reads.ring);
     free(tier->wanted_lanes);
     free(tier->lane_stays);
+    free(tier->fetches);
     free(tier->key_index_run);
     free(tier->reads.began_ns);
     free(tier);

@@ -261,7 +261,7 @@ struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */
 enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error)
     STATUS_CHECKED;
-/* No slot can be had, and why: STATUS_IO when writing has failed, else STATUS_MEMORY. */
+/* No slot can be had, and why: the tier's failure, STATUS_IO when writing has failed, else STATUS_MEMORY. */
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error);
 /* The first failure; STATUS_OK: none. */
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;

@@ -130,6 +130,7 @@ struct kv_tier {
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
     uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
+    struct kv_fetch *fetches; /* owned; [kv_heads_max]: of one layer of a document that is opened or copied */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);

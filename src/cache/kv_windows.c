@@ -113,15 +113,18 @@ static void keep(struct window_columns *windows, uint64_t position) {
     windows->kept_count = kv_snapshots_thin(&windows->plan, windows->kept, windows->kept_count, KV_WINDOW_SNAPSHOTS);
 }
 
+/* By the row behind the length, or one behind a snapshot. */
+static bool is_seen(const struct kv_sequence *sequence, uint64_t length, uint64_t chunk) {
+    const struct window_columns *windows = &sequence->windows;
+    for (size_t i = 0; i < windows->kept_count; i++)
+        if (sees(sequence, windows->kept[i], chunk)) return true;
+    return sees(sequence, length, chunk);
+}
+
 /* Chunks behind the length are a batch's that was dropped, and the next one's. */
 static void give_back_unseen(struct kv_sequence *sequence, uint64_t length) {
-    const struct window_columns *windows = &sequence->windows;
-    for (uint64_t chunk = 0; chunk < length / KV_CHUNK_TOKENS; chunk++) {
-        bool is_seen = sees(sequence, length, chunk);
-        for (size_t i = 0; i < windows->kept_count && !is_seen; i++)
-            is_seen = sees(sequence, windows->kept[i], chunk);
-        if (!is_seen) give_back(sequence, chunk);
-    }
+    for (uint64_t chunk = 0; chunk < length / KV_CHUNK_TOKENS; chunk++)
+        if (!is_seen(sequence, length, chunk)) give_back(sequence, chunk);
 }
 
 static void grow(struct kv_sequence *sequence, uint64_t length) {
@@ -171,11 +174,8 @@ void kv_windows_open(struct kv_sequence *sequence, const uint64_t *positions, si
     windows->kept_count = 0;
     for (size_t i = 0; i < count && positions[i] <= token_count; i++) keep(windows, positions[i]);
     if (token_count > 0) keep(windows, token_count);
-    for (uint64_t chunk = 0; chunk < kv_chunks_of(token_count); chunk++) {
-        bool is_seen = sees(sequence, token_count, chunk);
-        for (size_t i = 0; i < windows->kept_count && !is_seen; i++) is_seen = sees(sequence, windows->kept[i], chunk);
-        if (is_seen) take(sequence, chunk);
-    }
+    for (uint64_t chunk = 0; chunk < kv_chunks_of(token_count); chunk++)
+        if (is_seen(sequence, token_count, chunk)) take(sequence, chunk);
 }
 
 enum status kv_windows_own(struct kv_sequence *sequence, uint64_t chunk, struct stream *stream, struct error *error) {

@@ -24,14 +24,6 @@ static struct document *written_document(const struct kv_sequence *sequence) {
     return sequence->pages->sources[sequence->pages->source_count - 1].document;
 }
 
-/* A write that finds all buffers under way waits for one. */
-#define WRITE(document, call)                                                                       \
-    do {                                                                                            \
-        enum status write_status_;                                                                  \
-        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_buffer(document, error)); \
-        TRY(write_status_);                                                                         \
-    } while (0)
-
 /* Writes the key index of chunks [first, first + count); layers that have none have zeros there. */
 static enum status write_key_index(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                                    size_t count, struct error *error) {
@@ -48,7 +40,7 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
         TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
     }
     tier->statistics.write_bytes += count * bytes;
-    WRITE(document,
+    DOCUMENT_WRITE(document,
           document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));
     return STATUS_OK;
 }
@@ -104,7 +96,7 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
         slots[i] = tier_slot_at(tier, place);
         pages[i] = tier_slot_memory(tier, slots[i]);
     }
-    WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
+    DOCUMENT_WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
     if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
         TRY(write_key_index(sequence, layer, head, first, count, error));
     for (size_t i = 0; i < count; i++) {
@@ -270,7 +262,7 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
             pages[i] = span_host(kv_pools_chunk(&sequence->cache->pools[0], place));
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
-        WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
+        DOCUMENT_WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
         if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
             TRY(write_key_index(sequence, layer, head, first + done, run, error));
     }
@@ -288,7 +280,7 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
     if (length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < kv_heads(config, layer); head++)
-            WRITE(document,
+            DOCUMENT_WRITE(document,
                   document_write_tail(document, layer, head, length,
                                       span_host(kv_sequence_chunk(sequence, layer, head, chunk)), error));
     return STATUS_OK;

@@ -171,7 +171,7 @@ static void expect_rows(struct rig *rig, struct inputs *inputs, uint64_t chunks)
     const size_t hidden = rig->options.shape.hidden_size;
     float *rows = malloc(KV_CHUNK_TOKENS * hidden * sizeof *rows);
     assert_non_null(rows);
-    assert_int_equal(inputs_chunks(inputs, 1), chunks);
+    assert_int_equal(inputs_chunks(inputs), chunks);
     for (size_t layer = 1; layer < LAYERS; layer++)
         for (uint64_t first = 0; first < chunks; first++) {
             const size_t count = chunks - first < READ_CHUNKS ? (size_t)(chunks - first) : READ_CHUNKS;
@@ -219,7 +219,7 @@ static void come_back(enum inputs_form form, size_t hidden) {
     assert_ok(inputs_open(&inputs, &rig.options, rig.tokens, TOKENS, true, &rig.error), rig.error);
     assert_non_null(inputs);
     assert_false(inputs_keeps(inputs));
-    assert_int_equal(inputs_chunks(inputs, 2), 200 / KV_CHUNK_TOKENS);
+    assert_int_equal(inputs_chunks(inputs), 200 / KV_CHUNK_TOKENS);
     inputs_close(inputs);
     rig.options.model.fingerprint[0]++; /* another model's */
     assert_ok(inputs_open(&inputs, &rig.options, rig.tokens, TOKENS, true, &rig.error), rig.error);
@@ -294,7 +294,7 @@ static void damage_is_found(void **state) {
     assert_int_equal(inputs_read_rows(inputs, 1, rows, &rig.error), STATUS_DOCUMENT);
     assert_non_null(strstr(rig.error.message, "found checksum"));
     inputs_refuse(inputs);
-    assert_int_equal(inputs_chunks(inputs, 2), 0);
+    assert_int_equal(inputs_chunks(inputs), 0);
     inputs_close(inputs);
     assert_ok(inputs_open(&inputs, &rig.options, rig.tokens, 256, false, &rig.error), rig.error);
     assert_null(inputs); /* flagged */

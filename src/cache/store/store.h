@@ -329,6 +329,13 @@ enum status document_forget_pages(struct document *document, uint64_t chunk_firs
     STATUS_CHECKED;
 /* Waits until a buffer is free. */
 enum status document_wait_buffer(struct document *document, struct error *error) STATUS_CHECKED;
+/* A write that waits for a buffer while all are under way; for functions with an `error`. */
+#define DOCUMENT_WRITE(document, call)                                                              \
+    do {                                                                                            \
+        enum status write_status_;                                                                  \
+        while ((write_status_ = (call)) == STATUS_FULL) TRY(document_wait_buffer(document, error)); \
+        TRY(write_status_);                                                                         \
+    } while (0)
 /* Waits until all that was asked for is done: after it a commit is durable, or the status says why not. */
 enum status document_flush(struct document *document, struct error *error) STATUS_CHECKED;
 bool document_is_flushed(const struct document *document); /* document_flush would not wait */
