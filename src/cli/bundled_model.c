@@ -59,10 +59,12 @@ static enum status use_pulled(const char *name, const char **path, struct error 
     static char *found;
     free(found);
     TRY(model_folder_find(name, &found, error));
-    if (found != NULL) *path = found;
     if (found == NULL && known_model_find(name) != NULL)
         return error_set(error, STATUS_USAGE, "the model %s is not here yet: loam pull %s brings it", name,
                          name);
+    if (found == NULL)
+        return error_set(error, STATUS_IO, "%.200s: no such file, and no pulled model: loam models lists those", name);
+    *path = found;
     return STATUS_OK;
 }
 

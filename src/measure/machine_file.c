@@ -21,7 +21,8 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
         length = snprintf(path, MACHINE_PATH_BYTES, "%s/.cache/loam", home);
     else
         return error_set(error, STATUS_USAGE,
-                         "the numbers of this machine: neither XDG_CACHE_HOME nor HOME names a folder");
+                         "the numbers of this machine: neither XDG_CACHE_HOME nor HOME names a folder for them: set "
+                         "one, or give --machine FILE");
     if (length < 0 || length >= MACHINE_PATH_BYTES - (int)sizeof file_name - 1)
         return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes",
                          MACHINE_PATH_BYTES);

@@ -150,6 +150,7 @@ static void usage_errors_exit_2(void **state) {
         {{"run", "--grammar=root"}, 2, "--json-schema"},
         {{"run", "--gramma"}, 2, "unknown option '--gramma'"},
         {{"run", "-m", "hf:org/repo:x.gguf", "-p", "x"}, 2, "loam pull hf:org/repo:x.gguf brings it"},
+        {{"run", "-m", "llama3.2-1", "-p", "x"}, 6, "llama3.2-1: no such file, and no pulled model: loam models"},
         {{"version", "extra"}, 2, "unexpected argument 'extra'"},
         {{"version", "--verbose=2"}, 2, "--verbose: found '2', expected 1 or 0"},
         {{"version", "--verbose=0"}, 0, ""},
