@@ -60,8 +60,8 @@ struct explain_span {
 enum status explain_sentences(const char *text, size_t length, struct explain_span **spans, size_t *count,
                               struct error *error) STATUS_CHECKED;
 /* Sets share, lift and rank, and sorts.  What is near the answer gets more attention, whatever it says: a line through
- * all spans (logarithm of the lift over that of the distance) says how much a place gets.  The rank is the attention
- * beside that of the place, times the logarithm of how many times as much a token of it got. */
+ * all spans (logarithm of the lift over that of the distance) says how much a place gets.  The rank is the share
+ * over what is usual at its place, times the logarithm of how many times the usual a token of it got. */
 void explain_rank(struct explain_span *spans, size_t count);
 
 #endif
