@@ -9,6 +9,7 @@
 #include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
@@ -68,9 +69,16 @@ static enum status print_token(struct explaining *e, token_id id, struct error *
 
 static enum status answer(struct explaining *e, struct sequence *sequence, struct sampler *sampler,
                           struct error *error) {
-    const struct prefill_request request = {.tokens = e->tokens.ids, .token_count = e->prompt_count};
+    struct progress progress;
+    const struct prefill_request request = {.tokens = e->tokens.ids,
+                                            .token_count = e->prompt_count,
+                                            .progress = progress_engine,
+                                            .progress_context = &progress};
     const float *logits;
-    TRY(engine_prefill(e->session.engine, sequence, &request, &logits, error));
+    progress_begin(&progress, "prefill", option_flag(e->options, OPTION_QUIET));
+    const enum status status = engine_prefill(e->session.engine, sequence, &request, &logits, error);
+    progress_end(&progress);
+    TRY(status);
     engine_set_attention_observer(e->session.engine, explain_add, &e->explain);
     while (e->tokens.count < e->plan.context_size && !interrupt_requested()) {
         token_id id;
@@ -154,6 +162,8 @@ enum status explain_command(const struct options *options, struct error *error) 
     interrupt_install();
     if (status == STATUS_OK) status = generate(e, error);
     if (status == STATUS_OK) status = report(e, error);
+    if (status == STATUS_OK && interrupt_requested()) status = STATUS_INTERRUPTED;
+    if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
     explain_destroy(&e->explain);
     session_close(&e->session);
     plan_deinit(&e->plan);

@@ -71,6 +71,23 @@ static void an_answer_ends_with_its_files(void **state) {
     }
 }
 
+/* A document of minutes: whatever of it is read by then. */
+static void an_explanation_ends_while_it_reads(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("long.txt"));
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < 400000; i++) fputc('a' + (int)(i % 23), file);
+    fclose(file);
+    const char *arguments[] = {"explain", "-m", model_path, "-f", path, "-p", "x", "-n", "1", NULL};
+    struct process_result result = process_run(&(struct process_request){
+        .arguments = arguments, .interrupt_after_ms = 500, .interrupt_count = 1});
+    if (result.code != 130) fail_msg("exit %d: %s", result.code, result.complaints);
+    assert_string_equal(result.output, "");
+    process_deinit(&result);
+}
+
 /* The timeline's file is begun before the prompt is read, which never ends here. */
 static void nothing_is_left_before_the_work(void **state) {
     (void)state;
@@ -163,7 +180,8 @@ static void an_ignored_hangup_stays_ignored(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_answer_ends_with_its_files),   cmocka_unit_test(nothing_is_left_before_the_work),
+        cmocka_unit_test(an_answer_ends_with_its_files),   cmocka_unit_test(an_explanation_ends_while_it_reads),
+        cmocka_unit_test(nothing_is_left_before_the_work),
         cmocka_unit_test(a_writer_leaves_nothing),         cmocka_unit_test(what_is_in_place_stays),
         cmocka_unit_test(an_ignored_hangup_stays_ignored),
     };
