@@ -23,13 +23,19 @@ static bool is_described_here(const struct program *program, size_t command) {
            (described == NULL || program->commands[command].run != described[command].run);
 }
 
+/* An option that the program adds to commands of another one's page. */
+static bool is_added(const struct program *program, const struct option_spec *spec) {
+    return program->described != NULL && spec >= program->more_options &&
+           spec < program->more_options + program->more_option_count;
+}
+
 /* "run, chat" */
 static void write_commands(const struct option_spec *spec, const struct program *program, char *text,
                            size_t size) {
     size_t used = 0, count = 0, all = 0;
     text[0] = '\0';
     for (size_t i = 0; i < COMMAND_COUNT && used < size; i++) {
-        if (!is_described_here(program, i)) continue;
+        if (program->commands[i].run == NULL || !(is_described_here(program, i) || is_added(program, spec))) continue;
         all++;
         if (!option_belongs(spec, &program->commands[i])) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%s", count > 0 ? ", " : "",

@@ -11,13 +11,21 @@ LOAM, SOURCE = os.path.abspath(sys.argv[1]), sys.argv[2]
 MARK = "<!-- From here on made by `%s help --as markdown` (./do docs). -->\n"
 
 
+def told(program, *words):
+    return subprocess.run([program, "help", *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def made(form, program=LOAM):
-    return subprocess.run([program, "help", "--as", form], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return told(program, "--as", form)
 
 
-def commands():
-    listed = subprocess.run([LOAM, "help"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return re.findall(r"^  ([a-z]+) +\S", listed.split("Examples:")[0], re.M)
+def commands(program=LOAM):
+    return re.findall(r"^  ([a-z]+) +\S", told(program).split("Examples:")[0], re.M)
+
+
+def options(program=LOAM):
+    for command in commands(program):
+        yield from re.findall(r"^ +(?:-\S+, )?--([a-z0-9-]+)", told(program, command), re.M)
 
 
 class Reference(unittest.TestCase):
@@ -30,12 +38,16 @@ class Reference(unittest.TestCase):
             self.assertTrue(text.split(mark)[1].strip() == made("markdown", program).strip(), "docs/%s: ./do docs" % name)
 
     def test_every_option_is_in_every_form(self):
-        for command in commands():
-            said = subprocess.run([LOAM, "help", command], stdout=subprocess.PIPE, text=True, check=True).stdout
-            for form in ("man", "markdown", "bash", "zsh", "fish"):
-                text = made(form).replace("\\-", "-")
-                for name in re.findall(r"^ +(?:-\S+, )?--([a-z0-9-]+)", said, re.M):
-                    self.assertRegex(text, r"(--|-l )%s\b" % name, form)
+        names = set(options())
+        for form in ("man", "markdown", "bash", "zsh", "fish"):
+            text = made(form).replace("\\-", "-")
+            for name in names:
+                self.assertRegex(text, r"(--|-l )%s\b" % name, form)
+
+    def test_every_option_of_the_lab_is_in_a_page(self):
+        text = made("markdown") + made("markdown", LOAM + "-lab")
+        for name in set(options(LOAM + "-lab")):
+            self.assertRegex(text, r"--%s\b" % name)
 
     def test_the_manual_page_is_clean(self):
         if shutil.which("groff") is None:
