@@ -13,7 +13,9 @@
  * sequence is a list of tokens with their KV.  docs/library.md explains; examples/ has programs.
  *
  * Every function that can fail returns a status and fills *error (may be NULL); an object to be created is then NULL.
- * The library never prints and never exits, with one exception: a model file is truncated while it is mapped.
+ * The library never prints and never exits.  A model file that changes or is cut short while it is mapped is
+ * LOAM_BAD_MODEL of the next call that computes; for that the first model installs a handler of SIGBUS, which leaves
+ * faults elsewhere to the handler that was there.
  *
  * A NULL that a function cannot use is LOAM_USAGE, with the argument's name; functions without a status return "", 0 or
  * NULL for it.
@@ -72,8 +74,8 @@ struct loam_model_options {
      * session's preset "auto" chooses less; by default it does where they are larger than the memory.  UINT64_MAX:
      * all. */
     uint64_t weights_host_bytes;
-    /* "cpu"; "cuda", NVIDIA's first card, or "cuda:N": it holds all weights, and attends to everything; "auto": the
-     * first card whose free memory holds the weights, else cpu.  NULL: cpu. */
+    /* "cpu"; "cuda", NVIDIA's first card, or "cuda:N" (docs/cuda.md has the presets that run there); "auto": the first
+     * card whose free memory holds the weights, else cpu.  NULL: cpu. */
     const char *device;
     /* Weights of the last so many layers in the card's memory; it reads the others in RAM, over its bus.  0: all. */
     size_t device_layers;
@@ -232,8 +234,7 @@ struct loam_receipt {
     double kept_ratio;
     /* With set="receipt=1": the share of the attention that was left out, estimated from a sample of the keys: the
      * mean over query heads of layers and steps that chose, its error, the largest mean of a step, and the largest of a
-     * head.  mass_caught_min: with set="mass_bound=1" what was certainly caught, on average; else 0.
-     * left_out_count 0: nothing was estimated. */
+     * head.  left_out_count 0: nothing was estimated.  mass_caught_min: 0, as only loam-lab bounds it. */
     uint64_t left_out_count;
     double left_out, left_out_error, left_out_worst_step, left_out_worst_head;
     double mass_caught_min;

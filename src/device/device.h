@@ -4,10 +4,10 @@
  * after the work on one without (cpu).  Launching cannot fail halfway: a device that breaks remembers its
  * first error, which stream_synchronize returns.
  *
- * Operations name places in the device's buffers (buffer.h), and by ordinary pointers small arrays of the host:
- * those that it reads (items, picks, lists, deltas) are read before the call returns: the caller
- * may change them then, and a device with a queue stages them per launch.  Results in host arrays are there after the
- * next stream_synchronize, and the arrays must last until then.
+ * Operations name places in the device's buffers (buffer.h).  Small arrays of the host are given by ordinary pointers.
+ * Those that an operation reads (items, picks, lists, deltas) are read before the call returns, so the caller may
+ * change them then; a device with a queue stages them per launch.  Those that it writes have their results after the
+ * next stream_synchronize, and must last until then.
  * Thread: one engine thread calls.
  */
 #ifndef LOAM_DEVICE_DEVICE_H
