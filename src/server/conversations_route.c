@@ -12,6 +12,10 @@
 
 enum { ID_MAX = 64, TITLE_BYTES_MAX = 1024 };
 
+static void reply_none(struct exchange *exchange) {
+    exchange_refuse(exchange, 404, "there is no such conversation");
+}
+
 /* The id in the path; NULL: 404 was replied. */
 static const char *id_of_path(struct server *server, struct exchange *exchange) {
     const char *id = strrchr(exchange_path(exchange), '/') + 1;
@@ -19,8 +23,10 @@ static const char *id_of_path(struct server *server, struct exchange *exchange) 
     if (server->model.documents != NULL && length > 0 && length <= ID_MAX && id[length] == '\0' &&
         (size_t)(id - exchange_path(exchange)) == strlen("/v1/loam/conversations/"))
         return id;
-    exchange_refuse(exchange, 404, server->model.documents == NULL ? "conversations are kept with --kv-disk DIR alone"
-                                                                   : "there is no such conversation");
+    if (server->model.documents == NULL)
+        exchange_refuse(exchange, 404, "conversations are kept with --kv-disk DIR alone");
+    else
+        reply_none(exchange);
     return NULL;
 }
 
@@ -36,34 +42,31 @@ static void see(void *context, const struct conversation_row *row) {
     json_array_append_new(context, object);
 }
 
-/* All of this key's, or one; NULL: replied. */
-static json_t *rows(struct server *server, struct exchange *exchange, const char *id) {
+/* All of this key's, or, with an id, one. */
+static void reply_rows(struct server *server, struct exchange *exchange, const char *id) {
     char owner[SERVICE_OWNER_MAX];
     struct error reason;
     json_t *data = json_array();
-    if (server->model.documents == NULL ||
+    if (server->model.documents != NULL &&
         conversations_see(server->model.documents, server_owner(server, exchange_key(exchange), owner), id, see, data,
-                          &reason) == STATUS_OK)
-        return data;
+                          &reason) != STATUS_OK)
+        server_reply_disk_failure(exchange, &reason);
+    else if (id == NULL)
+        server_reply_list(server, exchange, json_incref(data));
+    else if (json_array_size(data) == 1)
+        exchange_reply_json(exchange, 200, json_incref(json_array_get(data, 0)));
+    else
+        reply_none(exchange);
     json_decref(data);
-    server_reply_disk_failure(exchange, &reason);
-    return NULL;
 }
 
 void conversation_list_route(struct server *server, struct exchange *exchange) {
-    json_t *data = rows(server, exchange, NULL);
-    if (data != NULL) server_reply_list(server, exchange, data);
+    reply_rows(server, exchange, NULL);
 }
 
 void conversation_show_route(struct server *server, struct exchange *exchange) {
     const char *id = id_of_path(server, exchange);
-    json_t *data = id != NULL ? rows(server, exchange, id) : NULL;
-    if (data == NULL) return;
-    if (json_array_size(data) == 1)
-        exchange_reply_json(exchange, 200, json_incref(json_array_get(data, 0)));
-    else
-        exchange_refuse(exchange, 404, "there is no such conversation");
-    json_decref(data);
+    if (id != NULL) reply_rows(server, exchange, id);
 }
 
 static bool read_row(const json_t *body, struct conversation_row *row, struct api_error *error) {
@@ -106,7 +109,7 @@ void conversation_put_route(struct server *server, struct exchange *exchange) {
     } else if (put(server, &row, &is_stale, &reason) != STATUS_OK) {
         server_reply_disk_failure(exchange, &reason);
     } else if (is_stale && row.version[0] == '\0') {
-        exchange_refuse(exchange, 404, "there is no such conversation: it was deleted");
+        reply_none(exchange); /* it was deleted */
     } else if (is_stale) {
         exchange_refuse(exchange, 409, "'version': the conversation was changed meanwhile, to version %s", row.version);
     } else {
@@ -129,7 +132,7 @@ void conversation_remove_route(struct server *server, struct exchange *exchange)
                              &reason) != STATUS_OK)
         server_reply_disk_failure(exchange, &reason);
     else if (!found)
-        exchange_refuse(exchange, 404, "there is no such conversation");
+        reply_none(exchange);
     else
         server_reply_deleted(exchange, "loam.conversation.deleted", json_string(id));
 }

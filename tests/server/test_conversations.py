@@ -78,7 +78,7 @@ class Conversations(unittest.TestCase):
         self.assertEqual(self.names(KEYS[1]), [])
         for method in ("GET", "DELETE"):
             self.assertEqual(self.call(method, "mine", key=KEYS[1]).status, 404)
-        self.refused(self.put("mine", "Overwritten.", version, KEYS[1]), 404, "was deleted")
+        self.refused(self.put("mine", "Overwritten.", version, KEYS[1]), 404, "no such conversation")
         self.kept("mine", "Of the other.", key=KEYS[1])
         self.assertEqual(self.call("GET", "mine").json["content"], "A secret.")
         self.start("", KEYS[::-1])  # keys may be reordered

@@ -499,6 +499,15 @@ class Page(Driven):
         self.tab.until(lambda: self.there("Of a full disk.") == said)
         self.tab.until(lambda: self.row_of("Of a full disk.") == "on the server")
 
+    def test_opens_what_leads_round_in_circles(self):
+        message = {"id": "m", "parent": -1, "last": 0, "role": "user", "content": "Of circles."}
+        tree = {"title": "Of circles.", "first": 0, "used": 1, "messages": [message], "texts": {}}
+        body = {"title": "Of circles.", "content": json.dumps(tree)}
+        self.assertEqual(self.server.ask("PUT", self.THERE + "/circles", body).status, 200)
+        self.tab.js("() => remote.refresh()")
+        self.open_in(self.tab, "Of circles.")
+        self.assertEqual(self.said(), ["Of circles."])
+
     # ---- the list of conversations ----
 
     def test_new_keeps_the_old(self):

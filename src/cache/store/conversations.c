@@ -52,71 +52,81 @@ static const char *text_of(sqlite3_stmt *statement, int column) {
     return text != NULL ? text : "";
 }
 
-static enum status see_row(struct catalog *database, sqlite3_stmt *statement, bool is_one,
-                           void (*see)(void *context, const struct conversation_row *row), void *context,
+struct query {
+    const char *sql, *owner, *id;
+    void (*see)(void *context, const struct conversation_row *row);
+    void *context;
+    int changes;
+};
+
+#define ROWS(content)                                                                    \
+    "SELECT owner, id, title, changed, version, length(content), " content               \
+    " FROM conversations WHERE (?1 IS NULL OR owner=?1) AND (?2 IS NULL OR id=?2) "       \
+    "ORDER BY changed DESC, id"
+
+static enum status see_row(struct catalog *database, sqlite3_stmt *statement, const struct query *query,
                            struct error *error) {
+    char version[CONVERSATION_VERSION_BYTES];
     struct conversation_row row = {.owner = text_of(statement, 0),
                                    .id = text_of(statement, 1),
                                    .title = text_of(statement, 2),
                                    .changed = sqlite3_column_int64(statement, 3),
                                    .length = (size_t)sqlite3_column_int64(statement, 5)};
     snprintf(row.version, sizeof row.version, "%s", text_of(statement, 4));
-    if (is_one) {
-        char version[CONVERSATION_VERSION_BYTES];
+    if (sqlite3_column_type(statement, 6) != SQLITE_NULL) {
         row.content = sqlite3_column_blob(statement, 6);
-        if (row.content == NULL) row.content = "";
+        if (row.content == NULL) row.content = ""; /* of no bytes */
         make_version(&row, version);
         if (strcmp(version, row.version) != 0)
             return error_set(error, STATUS_DOCUMENT, "%s: conversation %s: damaged: its checksum is %s, expected %s",
                              database->path, row.id, version, row.version);
     }
-    see(context, &row);
+    query->see(query->context, &row);
     return STATUS_OK;
 }
 
-/* Latest first; content where it is of one id. */
-#define SELECT                                                                                        \
-    "SELECT owner, id, title, changed, version, length(content), CASE WHEN ?2 IS NULL THEN NULL ELSE " \
-    "content END FROM conversations WHERE (?1 IS NULL OR owner=?1) AND (?2 IS NULL OR id=?2) ORDER BY changed DESC, id"
-
-static enum status see_all(struct catalog *database, const char *owner, const char *id,
-                           void (*see)(void *context, const struct conversation_row *row), void *context,
-                           struct error *error) {
+static enum status run_in(struct catalog *database, struct query *query, struct error *error) {
     sqlite3_stmt *statement;
     int code;
-    TRY(bind_key(database, SELECT, owner, id, &statement, error));
+    TRY(bind_key(database, query->sql, query->owner, query->id, &statement, error));
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
-        const enum status status = see_row(database, statement, id != NULL, see, context, error);
+        const enum status status = see_row(database, statement, query, error);
         if (status == STATUS_OK) continue;
         sqlite3_finalize(statement);
         return status;
     }
-    return catalog_finish(database, statement, code, "reading conversations", error);
+    query->changes = sqlite3_changes(database->database);
+    return catalog_finish(database, statement, code, "conversations", error);
 }
 
-enum status conversations_see(const char *directory, const char *owner, const char *id,
-                              void (*see)(void *context, const struct conversation_row *row), void *context,
-                              struct error *error) {
+static enum status run(const char *directory, struct query *query, struct error *error) {
     struct io_folder folder;
     struct catalog database = {0};
     enum status status = io_folder_open(&folder, directory, IO_FOLDER_READ, NULL, error);
     if (status == STATUS_OK) status = open_in(&database, &folder, false, error);
-    if (status == STATUS_OK && database.database != NULL)
-        status = see_all(&database, owner, id, see, context, error);
+    if (status == STATUS_OK && database.database != NULL) status = run_in(&database, query, error);
     catalog_close(&database);
     io_folder_close(&folder);
     return status;
 }
 
-/* Inside a transaction.  version[0] '\0': there is none. */
-static enum status find_version(struct catalog *database, const struct conversation_row *row,
-                                char version[CONVERSATION_VERSION_BYTES], struct error *error) {
-    sqlite3_stmt *statement;
-    TRY(bind_key(database, "SELECT version FROM conversations WHERE owner=?1 AND id=?2", row->owner, row->id,
-                 &statement, error));
-    const int code = sqlite3_step(statement);
-    snprintf(version, CONVERSATION_VERSION_BYTES, "%s", code == SQLITE_ROW ? text_of(statement, 0) : "");
-    return catalog_finish(database, statement, code, "reading a conversation", error);
+enum status conversations_see(const char *directory, const char *owner, const char *id,
+                              void (*see)(void *context, const struct conversation_row *row), void *context,
+                              struct error *error) {
+    struct query query = {id != NULL ? ROWS("content") : ROWS("NULL"), owner, id, see, context, 0};
+    return run(directory, &query, error);
+}
+
+enum status conversations_remove(const char *directory, const char *owner, const char *id, bool *found,
+                                 struct error *error) {
+    struct query query = {"DELETE FROM conversations WHERE owner=?1 AND id=?2", owner, id, NULL, NULL, 0};
+    const enum status status = run(directory, &query, error);
+    *found = query.changes > 0;
+    return status;
+}
+
+static void take_version(void *context, const struct conversation_row *row) {
+    memcpy(context, row->version, sizeof row->version);
 }
 
 static enum status write_row(struct catalog *database, const struct conversation_row *row, const char *version,
@@ -150,12 +160,13 @@ static enum status write_within(struct store *store, struct catalog *database, c
 enum status conversations_put(struct store *store, struct conversation_row *row, bool *is_stale,
                               struct error *error) {
     struct catalog database;
-    char there[CONVERSATION_VERSION_BYTES], made[CONVERSATION_VERSION_BYTES];
+    char there[CONVERSATION_VERSION_BYTES] = "", made[CONVERSATION_VERSION_BYTES];
+    struct query find = {ROWS("NULL"), row->owner, row->id, take_version, there, 0};
     make_version(row, made);
     *is_stale = false;
     enum status status = open_in(&database, &store->folder, true, error);
     if (status == STATUS_OK) status = catalog_begin(&database, error);
-    if (status == STATUS_OK) status = find_version(&database, row, there, error);
+    if (status == STATUS_OK) status = run_in(&database, &find, error);
     if (status == STATUS_OK && strcmp(there, made) != 0) { /* else it was written, and its client did not hear of it */
         *is_stale = strcmp(there, row->version) != 0;
         if (!*is_stale) status = write_within(store, &database, row, made, error);
@@ -163,26 +174,6 @@ enum status conversations_put(struct store *store, struct conversation_row *row,
     if (status == STATUS_OK) memcpy(row->version, *is_stale ? there : made, sizeof made);
     if (database.database != NULL) catalog_rollback(&database);
     catalog_close(&database);
-    return status;
-}
-
-enum status conversations_remove(const char *directory, const char *owner, const char *id, bool *found,
-                                 struct error *error) {
-    struct io_folder folder;
-    struct catalog database = {0};
-    sqlite3_stmt *statement;
-    *found = false;
-    enum status status = io_folder_open(&folder, directory, IO_FOLDER_READ, NULL, error);
-    if (status == STATUS_OK) status = open_in(&database, &folder, false, error);
-    if (status == STATUS_OK && database.database != NULL) {
-        const char *sql = "DELETE FROM conversations WHERE owner=?1 AND id=?2";
-        status = bind_key(&database, sql, owner, id, &statement, error);
-        if (status == STATUS_OK)
-            status = catalog_finish(&database, statement, sqlite3_step(statement), "removing a conversation", error);
-        *found = status == STATUS_OK && sqlite3_changes(database.database) > 0;
-    }
-    catalog_close(&database);
-    io_folder_close(&folder);
     return status;
 }
 

@@ -17,6 +17,7 @@ const remote = (() => {
 
   const rowPath = (id) => `${path}/${id}`;
   const isWritten = (conversation) => conversation.messages.some((m) => m.writing);
+  const isReady = (conversation) => server.saves && conversation?.remote && conversation.messages.length > 0 && !isWritten(conversation);
 
   // ---- two trees ----
 
@@ -32,11 +33,12 @@ const remote = (() => {
       places.push(at);
       if (isFurther(message, mine.messages[at])) Object.assign(mine.messages[at], message, { parent, last });
     }
+    const isChild = (index, parent) => (mine.messages[index]?.parent ?? parent) === parent;
     theirs.messages.forEach(({ last }, i) => {
       const message = mine.messages[places[i]];
-      if (!isChanged || message.last < 0) message.last = placed(last);
+      if ((!isChanged || message.last < 0) && isChild(placed(last), places[i])) message.last = placed(last);
     });
-    if (!isChanged || mine.first < 0) mine.first = placed(theirs.first);
+    if ((!isChanged || mine.first < 0) && isChild(placed(theirs.first), -1)) mine.first = placed(theirs.first);
     const { title, named, system, temperature, length } = theirs;
     if (!isChanged) Object.assign(mine, { title, named, system, temperature, length });
     mine.used = Math.max(mine.used, theirs.used);
@@ -58,7 +60,7 @@ const remote = (() => {
     if (isWritten(mine)) return;
     join(mine, theirs);
     mine.remote.version = version;
-    there.set(id, { ...there.get(id), version });
+    there.set(id, { id, title: mine.title, version, changed: mine.used / 1000 });
     await kept.store(mine);
     if (id === talk.id) await heardOf({ kind: "saved", id });
   }
@@ -84,7 +86,7 @@ const remote = (() => {
   async function settle(id) {
     for (;;) {
       const conversation = kept.get(id), row = there.get(id);
-      if (!conversation?.remote || isWritten(conversation) || conversation.messages.length === 0) return;
+      if (!isReady(conversation)) return;
       try {
         if (row && row.version !== conversation.remote.version) await fetchOne(id);
         else if (conversation.remote.unsent > 0) await sendOne(conversation);
@@ -99,8 +101,7 @@ const remote = (() => {
 
   /** Makes it there what it is here, or the other way round, as soon as no answer is written.  One at a time. */
   function soon(id) {
-    if (!kept.get(id)?.remote) return;
-    if (busy.has(id)) return;
+    if (busy.has(id) || !isReady(kept.get(id))) return;
     const done = settle(id).then(() => troubles.delete(id), (error) => {
       if (leaving) return;
       troubles.set(id, error.message);
