@@ -33,7 +33,9 @@ def draw(tab, folder, story):
 
     for question in ("What is a cache?", "Name three trees."):  # something in the list
         begin(tab, "12")
+        tab.js("(kept) => remote.choose(talk, kept)", question == "What is a cache?")
         ask(tab, question)
+    tab.until(lambda: "on the server" in tab.texts("#conversations .more"))
     begin(tab, "56")
     read(tab, story)
     ask(tab, QUESTION)

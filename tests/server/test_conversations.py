@@ -63,6 +63,11 @@ class Conversations(unittest.TestCase):
             self.refused(self.put("a-1", "Blue.", stale), 409, second)
         self.assertEqual(self.kept("a-1", "Red.", first), second)  # asked again, as the reply was not heard
         self.assertEqual(self.call("GET", "a-1").json["content"], "Red.")
+        self.assertEqual(self.server.stop(), 0)
+        for name in os.listdir(self.kv):  # as who has lost the catalog is told
+            if name != "conversations.db":
+                os.unlink(os.path.join(self.kv, name))
+        self.server = None
         self.start()
         self.assertEqual(self.call("GET", "a-1").json["version"], second)
         listed = subprocess.run([LOAM, "ls", "--kv-disk", self.kv], capture_output=True, text=True)
