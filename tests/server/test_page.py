@@ -391,8 +391,13 @@ class Page(Driven):
 
     THERE = "/v1/loam/conversations"
 
+    def forget_there(self):
+        for row in self.server_json(self.THERE)["data"]:
+            self.server.ask("DELETE", f"{self.THERE}/{row['id']}")
+
     def keep_there(self, kept=True):
         """Settings, as they are opened, switched and closed."""
+        self.addCleanup(self.forget_there)
         self.tab.click("#settings-open")
         if self.tab.js("() => $('remote-kept').checked") != kept:
             self.tab.click("#remote label")
@@ -461,8 +466,8 @@ class Page(Driven):
         other.until(lambda: other.count("#undo") == 1)
         self.assertIsNone(self.there(name))
         self.tab.js("() => remote.refresh()")
-        self.tab.until(lambda: not self.tab.js("() => Boolean(talk.remote)"))
-        self.assertEqual((len(self.tab.js(said)), self.row_of(name)), (6, "×"))
+        self.tab.until(lambda: self.row_of(name) == "×")
+        self.assertEqual(len(self.tab.js(said)), 6)
         other.click("#undo")
         other.until(lambda: len(self.there(name) or []) == 6)
         self.tab.js("() => remote.refresh()")
@@ -482,8 +487,7 @@ class Page(Driven):
         self.button("Stop")
         self.tab.until(lambda: self.there("Of a long story.") == sorted(self.said()))
         self.keep_there(False)
-        self.tab.until(lambda: self.there("Of a long story.") is None)
-        self.assertEqual(self.row_of("Of a long story."), "×")
+        self.tab.until(lambda: self.there("Of a long story.") is None and self.row_of("Of a long story.") == "×")
 
     def test_what_the_server_does_not_take_stays_here_and_is_sent_later(self):
         self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => what?.method !== 'PUT' || window.isBack ? ask(to, what) :
@@ -503,6 +507,7 @@ class Page(Driven):
         message = {"id": "m", "parent": -1, "last": 0, "role": "user", "content": "Of circles."}
         tree = {"title": "Of circles.", "first": 0, "used": 1, "messages": [message], "texts": {}}
         body = {"title": "Of circles.", "content": json.dumps(tree)}
+        self.addCleanup(self.forget_there)
         self.assertEqual(self.server.ask("PUT", self.THERE + "/circles", body).status, 200)
         self.tab.js("() => remote.refresh()")
         self.open_in(self.tab, "Of circles.")
