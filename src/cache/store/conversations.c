@@ -176,8 +176,3 @@ enum status conversations_put(struct store *store, struct conversation_row *row,
     catalog_close(&database);
     return status;
 }
-
-uint64_t conversations_bytes(const struct store *store) {
-    struct stat info;
-    return fstatat(store->folder.fd, CONVERSATIONS_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 ? (uint64_t)info.st_size : 0;
-}

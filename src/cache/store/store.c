@@ -156,9 +156,12 @@ static enum status see_nameless(struct store *store, const char *name, uint64_t 
 static enum status bytes_taken(struct store *store, const struct document_row *rows, size_t count,
                                uint64_t *bytes, struct error *error) {
     struct nameless nameless = {rows, count, 0};
+    struct stat conversations;
     TRY(store_see_files(store, see_nameless, &nameless, error));
     TRY(catalog_bytes(&store->catalog, bytes, error));
-    *bytes += CATALOG_RESERVE + nameless.bytes + conversations_bytes(store);
+    *bytes += CATALOG_RESERVE + nameless.bytes;
+    if (fstatat(store->folder.fd, CONVERSATIONS_NAME, &conversations, AT_SYMLINK_NOFOLLOW) == 0)
+        *bytes += (uint64_t)conversations.st_size;
     for (size_t i = 0; i < count; i++)
         *bytes += reserved_bytes(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
     return STATUS_OK;

@@ -322,9 +322,7 @@ enum status store_make_space(struct store *store, uint64_t needed, struct error 
 /* Whether they fit now; inside a transaction. */
 enum status store_check_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 
-/* conversations.c */
-#define CONVERSATIONS_NAME "conversations.db"
-uint64_t conversations_bytes(const struct store *store); /* of the file */
+#define CONVERSATIONS_NAME "conversations.db" /* conversations.c; its bytes count */
 
 /* It is not found again as long as the store is open. */
 void store_refuse_state(struct store *store, uint64_t id, uint64_t position);

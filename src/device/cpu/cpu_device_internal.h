@@ -46,9 +46,6 @@ struct stream {
     struct graph *graph;       /* owned: that is captured; NULL: operations run */
 };
 
-/* Where to write the device's error; NULL if it has one already (only the first counts). */
-struct error *cpu_device_error(struct cpu_device *device);
-
 /* The scratch area: at least size_bytes, 64-byte aligned, contents undefined, valid until the next call.  NULL: out
  * of memory, and the device is broken. */
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);

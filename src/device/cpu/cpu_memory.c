@@ -46,6 +46,11 @@ void cpu_release(struct device *device, struct buffer *buffer) {
     *buffer = (struct buffer){.device = NULL};
 }
 
+/* Where a failure is kept; NULL: an earlier one is. */
+static struct error *first_error(struct cpu_device *device) {
+    return device->error.status == STATUS_OK ? &device->error : NULL;
+}
+
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
     const size_t held = device->scratch.bytes;
     if (size_bytes > held) {
@@ -53,7 +58,7 @@ uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
         const size_t grown = max_size(max_size(size_bytes, held * 2), SCRATCH_BYTES_MIN);
         cpu_release(&device->device, &device->scratch);
         device->scratch_growths++;
-        if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &device->scratch, cpu_device_error(device)) !=
+        if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &device->scratch, first_error(device)) !=
             STATUS_OK)
             return NULL;
     }

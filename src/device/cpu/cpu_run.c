@@ -2,10 +2,6 @@
 #include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
 
-struct error *cpu_device_error(struct cpu_device *device) {
-    return device->error.status == STATUS_OK ? &device->error : NULL;
-}
-
 /* A run whose caller has other work first; the other threads draw units meanwhile. */
 struct overlap_run {
     struct cpu_device *device;
