@@ -24,7 +24,8 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
 }
 
 size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
-    return (config->key_index_on_disk ? kv_heads_max(config) : 1) * TIER_RUN_CHUNKS * config->key_index_bytes;
+    const size_t chunks = TIER_RUN_CHUNKS + (config->key_index_on_disk ? 0 : KEY_INDEX_RUN /* of an opening */);
+    return kv_heads_max(config) * chunks * config->key_index_bytes;
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {

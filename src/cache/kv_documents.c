@@ -192,11 +192,27 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
+/* Blocks of [first, first + count) chunks of a layer, KEY_INDEX_RUN at most, as the device has them: [head][count], in
+ * key_index_run.  Behind them are those of a part as it is read. */
+static enum status read_run(struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t first,
+                            size_t count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t bytes = config->key_index_bytes;
+    uint8_t *run = sequence->cache->tier->key_index_run,
+            *read = run + kv_heads_max(config) * KEY_INDEX_RUN * bytes;
+    for (size_t done = 0, part; done < count; done += part) {
+        part = min_size(count - done, TIER_RUN_CHUNKS);
+        TRY(document_read_key_index_run(document, layer, first + done, part, read, error));
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
+            memcpy(run + (head * count + done) * bytes, read + head * TIER_RUN_CHUNKS * bytes, part * bytes);
+    }
+    return STATUS_OK;
+}
+
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
 static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
                                   uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    size_t bytes = config->key_index_bytes;
     if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
     const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
@@ -207,25 +223,22 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                          sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
-    uint8_t *run = malloc(kv_heads_max(config) * KEY_INDEX_RUN * bytes);
-    if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
             const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
             const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
-            status = document_read_key_index(document, layer, first, count, run, error);
+            status = read_run(sequence, document, layer, first, count, error);
             if (status == STATUS_OK)
                 tier_move_blocks(sequence,
                                  &(struct tier_blocks){.layer = layer,
                                                        .head_count = kv_heads(config, layer),
                                                        .chunk_first = first,
                                                        .chunk_count = count,
-                                                       .memory = run},
+                                                       .memory = sequence->cache->tier->key_index_run},
                                  true);
             first += count;
         }
-    free(run);
     const enum status moved = sequence->cache->device->operations->stream_synchronize(
         sequence->cache->tier->stream, status == STATUS_OK ? error : NULL);
     return status == STATUS_OK ? moved : status;

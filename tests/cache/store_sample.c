@@ -367,17 +367,19 @@ static enum status check_key_index(const struct sample *sample, struct document 
     for (size_t layer = 0; layer < sample->layout.layer_count; layer++)
         if (sample_heads(sample, layer) > heads) heads = sample_heads(sample, layer);
     uint64_t chunks = document_token_count(document) / CHUNK;
-    uint8_t *memory = malloc(heads * chunks * entry + 1), *expected = malloc(entry + 1);
+    uint8_t *memory = malloc(heads * 16 * entry + 1), *expected = malloc(entry + 1);
     assert_non_null(memory);
     assert_non_null(expected);
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
-        status = document_read_key_index(document, layer, 0, chunks, memory, error);
         const bool slides = sample->layout.windows.tokens > 0 && sample->layout.windows.slides[layer];
-        for (size_t i = 0; status == STATUS_OK && i < sample_heads(sample, layer) * chunks && entry > 0 && !slides;
-             i++) {
-            sample_key_index(sample, layer, i / chunks, i % chunks, expected);
-            assert_memory_equal(memory + i * entry, expected, entry);
+        for (uint64_t first = 0; status == STATUS_OK && first < chunks && entry > 0; first += 16) {
+            const size_t count = chunks - first < 16 ? (size_t)(chunks - first) : 16;
+            status = document_read_key_index_run(document, layer, first, count, memory, error);
+            for (size_t i = 0; status == STATUS_OK && i < sample_heads(sample, layer) * count && !slides; i++) {
+                sample_key_index(sample, layer, i / count, first + i % count, expected);
+                assert_memory_equal(memory + (i / count * 16 + i % count) * entry, expected, entry);
+            }
         }
     }
     free(memory);

@@ -1,13 +1,18 @@
-/* No allocator call per token: once an engine, its sequences and a sampler exist, decoding asks for no memory.
+/* No allocator call per token: once an engine, its sequences and a sampler exist, decoding asks for no memory.  And a
+ * saved document that is opened takes what the budget counts for it.
  *
  * The linker sends loam's own calls (tests/engine/CMakeLists.txt, --wrap) through the counters below; those inside
  * libraries that are linked dynamically are not seen. */
 #include "testing.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "../platform/scratch.h"
+#include "cache/store/store.h"
 #include "engine/engine.h"
 #include "generate/sampler.h"
 #include "model/tiny_model.h"
@@ -20,43 +25,52 @@ enum {
 };
 
 static atomic_size_t calls; /* threads of the pool count too */
+static atomic_size_t held, most; /* bytes, without those of mmap; the most that were held since it was set */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *memory, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 int __real_posix_memalign(void **memory, size_t alignment, size_t size);
+void __real_free(void *memory);
 void *__real_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 int __wrap_posix_memalign(void **memory, size_t alignment, size_t size);
+void __wrap_free(void *memory);
 void *__wrap_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset);
 
-void *__wrap_malloc(size_t size) {
+static void *took(void *memory) {
+    const size_t now = atomic_fetch_add(&held, malloc_usable_size(memory)) + malloc_usable_size(memory);
+    size_t before = atomic_load(&most);
+    while (now > before && !atomic_compare_exchange_weak(&most, &before, now)) {}
     atomic_fetch_add(&calls, 1);
-    return __real_malloc(size);
+    return memory;
 }
 
-void *__wrap_calloc(size_t count, size_t size) {
-    atomic_fetch_add(&calls, 1);
-    return __real_calloc(count, size);
-}
+void *__wrap_malloc(size_t size) { return took(__real_malloc(size)); }
+void *__wrap_calloc(size_t count, size_t size) { return took(__real_calloc(count, size)); }
 
 void *__wrap_realloc(void *memory, size_t size) {
-    atomic_fetch_add(&calls, 1);
-    return __real_realloc(memory, size);
+    atomic_fetch_sub(&held, malloc_usable_size(memory));
+    return took(__real_realloc(memory, size));
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-    atomic_fetch_add(&calls, 1);
-    return __real_aligned_alloc(alignment, size);
+    return took(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **memory, size_t alignment, size_t size) {
-    atomic_fetch_add(&calls, 1);
-    return __real_posix_memalign(memory, alignment, size);
+    const int failed = __real_posix_memalign(memory, alignment, size);
+    if (failed == 0) (void)took(*memory);
+    return failed;
+}
+
+void __wrap_free(void *memory) {
+    atomic_fetch_sub(&held, malloc_usable_size(memory));
+    __real_free(memory);
 }
 
 void *__wrap_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset) {
@@ -116,7 +130,58 @@ static void decoding_allocates_nothing(void **state) {
     assert_int_equal(calls_of_decoding(&options, &error), 0);
 }
 
+/* Tables of two documents, the one that is read and the one that is written behind it, which together touch what is
+ * counted for one.  What the key index is read into was there before: not even the least part of it is allocated. */
+static void opening_takes_what_is_counted(void **state) {
+    (void)state;
+    enum { DOCUMENT = 1100, CONTEXT = 1280 /* more than a run of the key index */ };
+    struct device *device;
+    struct model *model;
+    struct error error;
+    struct scratch scratch;
+    struct kv_cache_config cache;
+    static int32_t tokens[DOCUMENT];
+    struct tiny_model tiny = tiny_model_default("llama");
+    const struct device_options machine = {.thread_count = 1, .mask = cpu_default()};
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1};
+    tiny.head_dimension = 64;
+    tiny.kv_head_count = tiny.head_count;
+    for (size_t i = 0; i < DOCUMENT; i++) tokens[i] = (int32_t)(i * 7 % tiny.vocabulary_size);
+    tiny_model_load(&tiny, "opening", &machine, &device, &model);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &error), error);
+    assert_ok(plan_set_axes(&plan, "hata", "codec=f16,dense=0", NULL, &error), error);
+    assert_ok(plan_host_bytes_min(&plan, &model->config, &plan.host_bytes, &error), error);
+    assert_ok(plan_cache_config(&plan, &model->config, &cache, &error), error);
+    const struct store_layout layout = {.layer_count = (uint32_t)tiny.layer_count,
+                                        .kv_head_count = (uint32_t)tiny.kv_head_count,
+                                        .chunk_bytes = (uint32_t)kv_cache_chunk_bytes_max(&cache),
+                                        .key_index_bytes = (uint32_t)cache.key_index_bytes};
+    const uint64_t part = 16 * layout.kv_head_count * (uint64_t)layout.key_index_bytes;
+    for (int opens = 0; opens < 2; opens++) {
+        struct engine *engine;
+        struct sequence *sequence;
+        const struct prefill_request request = {.tokens = tokens, .token_count = DOCUMENT};
+        assert_ok(engine_create(&engine, model, &plan, NULL, &error), error);
+        assert_ok(sequence_create(&sequence, engine, &error), error);
+        const size_t before = atomic_load(&held);
+        atomic_store(&most, before);
+        assert_ok(engine_prefill(engine, sequence, &request, NULL, &error), error);
+        assert_int_equal(sequence_reused_tokens(sequence) > 0, opens);
+        assert_true(atomic_load(&most) - before < 2 * document_memory_bytes(&layout, CONTEXT) + part);
+        assert_ok(sequence_save(sequence, &error), error);
+        assert_ok(sequence_flush(sequence, &error), error);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    }
+    plan_deinit(&plan);
+    scratch_destroy(&scratch);
+    model_destroy(model);
+    device_destroy(device);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(decoding_allocates_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(decoding_allocates_nothing),
+                                       cmocka_unit_test(opening_takes_what_is_counted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,7 +232,9 @@ static enum status read_all(struct document *document, struct io_queue *queue, u
             TRY(document_check_page(document, &read, error));
         }
     for (uint32_t layer = 0; layer < its->layer_count; layer++)
-        TRY(document_read_key_index(document, layer, 0, tokens / CHUNK, memory, error));
+        for (uint64_t first = 0, end = tokens / CHUNK; first < end; first += 16)
+            TRY(document_read_key_index_run(document, layer, first, end - first < 16 ? end - first : 16, memory,
+                                            error));
     return STATUS_OK;
 }
 

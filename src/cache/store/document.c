@@ -601,25 +601,3 @@ void document_prefetch_key_index(struct document *document, size_t layer, uint64
          chunk += SEGMENT_CHUNKS)
         io_file_will_need(&document->key_index, key_index_offset(geometry, layer, 0, chunk), bytes);
 }
-
-enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
-                                    uint64_t chunk_count, void *memory, struct error *error) {
-    const struct geometry *geometry = &document->geometry;
-    const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
-    const uint64_t end = chunk_first + chunk_count;
-    ASSERT(chunk_first % SEGMENT_CHUNKS == 0 && end <= chunks_full(document->committed_tokens));
-    if (entry == 0 || chunk_count == 0 || geometry_key_index_heads(geometry, layer) == 0)
-        return STATUS_OK;
-    uint8_t *segment = malloc(geometry_heads(geometry, layer) * run);
-    if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
-    enum status status = STATUS_OK;
-    for (uint64_t first = chunk_first; status == STATUS_OK && first < end; first += SEGMENT_CHUNKS) {
-        const size_t count = end - first < SEGMENT_CHUNKS ? (size_t)(end - first) : SEGMENT_CHUNKS;
-        status = document_read_key_index_run(document, layer, first, count, segment, error);
-        for (size_t head = 0; status == STATUS_OK && head < geometry_heads(geometry, layer); head++)
-            memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry,
-                   segment + head * run, count * entry);
-    }
-    free(segment);
-    return status;
-}

@@ -400,14 +400,10 @@ enum status document_read_state(struct document *document, uint64_t position,
                                                     struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
 
-/* Reads the key index of one layer's chunks [chunk_first, chunk_first + chunk_count), and verifies it:
- * memory[kv_head][chunk_count][key_index_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and
- * waits; document_open has asked for the whole file already. */
-enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,
-                                    uint64_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
-/* The same of at most 16 chunks, none of them behind a multiple of 16 that the first is before: memory[kv_head][16]
- * [key_index_bytes], of which the first chunk_count of each head are set.  Of a document that is being written, those
- * that are on disk, committed or not: */
+/* Reads the key index of one layer's chunks [chunk_first, chunk_first + chunk_count), and verifies it, of at most 16
+ * chunks, none of them behind a multiple of 16 that the first is before: memory[kv_head][16][key_index_bytes], of which
+ * the first chunk_count of each head are set.  Reads through the page cache and waits; document_open has asked for the
+ * whole file already.  Of a document that is being written, those that are on disk, committed or not: */
 enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
                                         size_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
 /* Asks the system for what document_read_key_index_run will read, and does not wait. */

@@ -50,15 +50,14 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
 
 static enum status verify_key_index(struct document *document, struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    uint64_t chunks = chunks_full(document_token_count(document)), bytes;
-    if (!checked_multiply(chunks * geometry_heads_max(geometry), geometry->key_index_bytes, &bytes) ||
-        bytes > SIZE_MAX)
-        return error_set(error, STATUS_MEMORY, "key index: does not fit any memory");
-    uint8_t *memory = malloc(bytes > 0 ? (size_t)bytes : 1);
+    const uint64_t chunks = geometry->key_index_bytes > 0 ? chunks_full(document_token_count(document)) : 0;
+    uint8_t *memory = malloc(max_size(geometry_heads_max(geometry) * SEGMENT_CHUNKS * geometry->key_index_bytes, 1));
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
-    for (size_t layer = 0; status == STATUS_OK && layer < geometry->layer_count; layer++)
-        status = document_read_key_index(document, layer, 0, chunks, memory, error);
+    for (size_t layer = 0; layer < geometry->layer_count; layer++)
+        for (uint64_t first = 0; status == STATUS_OK && first < chunks; first += SEGMENT_CHUNKS)
+            status = document_read_key_index_run(document, layer, first, min_size(chunks - first, SEGMENT_CHUNKS),
+                                                 memory, error);
     free(memory);
     return status;
 }
