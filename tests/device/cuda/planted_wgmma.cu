@@ -1,0 +1,19 @@
+/* planted_wgmma: products and attention by wgmma, in halves, from headers with bugs to choose from (plant.py). */
+#include <stdint.h>
+
+#include "device/cuda/planted_wgmma.h"
+
+extern "C" uint32_t planted_bug; /* enum planted_wgmma_bug */
+uint32_t planted_bug;
+#define planted(name) (planted_bug == name)
+
+#include "device/cuda/attention_prefill_wgmma.h"
+#include "device/cuda/matmul_wgmma.h"
+
+KERNEL(planted_experts, cuda_matmul_experts_args, MATMUL_WGMMA_THREADS, 1) {
+    matmul_wgmma_experts_run<plain_f16>(args);
+}
+KERNEL(planted_dense, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) {
+    matmul_wgmma_run<plain_f16, MATMUL_ROWS>(args, ARGUMENTS_OF(planted_dense));
+}
+KERNEL(planted_prefill, cuda_prefill_args, PREFILL_WGMMA_THREADS, 1) { prefill_wgmma_run<128>(args); }
