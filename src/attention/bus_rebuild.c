@@ -23,12 +23,21 @@ struct kept_rows {
     uint64_t counts[];   /* [layers]: rows from the first on */
 };
 
-/* Of a sequence of the step that was prepared. */
+/* Of a sequence of a step. */
 struct bus_run {
     const struct kv_sequence *sequence;
     uint64_t kept; /* rows, of all layers */
     size_t chunk_first;         /* in the workspace */
     size_t count, range_chunks; /* chunks of the run; of a range of attention */
+};
+
+/* Runs of the step that was prepared, and its operations as they are handed out. */
+struct bus_step {
+    struct bus_run *runs; /* owned, as the others: [sequence_capacity] */
+    struct attend_item *items;
+    struct attend_ranges *ranges;
+    size_t run_count, chunk_count; /* chunk_count 0: nothing is computed again */
+    bool is_timed;
 };
 
 struct bus_rebuild {
@@ -47,12 +56,7 @@ struct bus_rebuild {
     struct buffer steps;
     struct buffer partials;     /* MEMORY_DEVICE: of attend_ranges, a row's behind the other's */
     bool is_shown;              /* steps and table are on the device */
-    /* Owned, [sequence_capacity]; chunk_count 0: the step computes nothing again. */
-    struct bus_run *runs;
-    struct attend_item *items;
-    struct attend_ranges *ranges;
-    size_t run_count, chunk_count;
-    bool is_timed;
+    struct bus_step step;
     size_t forced_chunks, timed_steps;
     struct rate link, computing; /* bytes, tokens */
     struct rebuild_statistics statistics;
@@ -88,14 +92,15 @@ static enum status init(struct bus_rebuild *bus, struct error *error) {
                  step_bytes = 2 * chunks * KV_CHUNK_TOKENS * sizeof *bus->rows;
     bus->kept = calloc(sequences, sizeof *bus->kept);
     bus->rows = calloc(1, step_bytes);
-    bus->runs = calloc(sequences, sizeof *bus->runs);
-    bus->items = calloc(sequences, sizeof *bus->items);
-    bus->ranges = calloc(sequences, sizeof *bus->ranges);
+    bus->step.runs = calloc(sequences, sizeof *bus->step.runs);
+    bus->step.items = calloc(sequences, sizeof *bus->step.items);
+    bus->step.ranges = calloc(sequences, sizeof *bus->step.ranges);
     for (size_t i = 0; i < sequences && bus->kept != NULL; i++) {
         bus->kept[i] = calloc(1, sizeof **bus->kept + layers_of(bus) * sizeof *bus->kept[i]->counts);
         if (bus->kept[i] == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     }
-    if (bus->kept == NULL || bus->rows == NULL || bus->runs == NULL || bus->items == NULL || bus->ranges == NULL)
+    if (bus->kept == NULL || bus->rows == NULL || bus->step.runs == NULL || bus->step.items == NULL ||
+        bus->step.ranges == NULL)
         return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t i = 0; i < chunks * KV_CHUNK_TOKENS; i++) bus->rows[i].position = i;
     TRY(slab_init(&bus->inputs, bus->device, MEMORY_SHARED,
@@ -137,9 +142,9 @@ void bus_rebuild_destroy(struct bus_rebuild *bus) {
     for (size_t i = 0; i < bus->options.sequence_capacity && bus->kept != NULL; i++) free(bus->kept[i]);
     free(bus->kept);
     free(bus->rows);
-    free(bus->runs);
-    free(bus->items);
-    free(bus->ranges);
+    free(bus->step.runs);
+    free(bus->step.items);
+    free(bus->step.ranges);
     free(bus);
 }
 
@@ -226,8 +231,8 @@ static void show(struct bus_rebuild *bus, struct stream *stream) {
     const size_t bytes = workspace_rows(bus) * sizeof *bus->rows;
     struct step_row *const positions = bus->rows + workspace_rows(bus), *row = positions;
     bool changes = !bus->is_shown;
-    for (size_t i = 0; i < bus->run_count; i++)
-        for (uint64_t n = 0; n < bus->runs[i].count * KV_CHUNK_TOKENS; n++, row++) {
+    for (size_t i = 0; i < bus->step.run_count; i++)
+        for (uint64_t n = 0; n < bus->step.runs[i].count * KV_CHUNK_TOKENS; n++, row++) {
             changes = changes || row->position != n;
             row->position = n;
         }
@@ -257,43 +262,44 @@ void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const s
     const struct rebuild_options *options = &bus->options.rebuild;
     struct rebuild_statistics *sums = &bus->statistics;
     uint64_t chunks = 0; /* of which something is kept */
-    bus->chunk_count = 0;
-    bus->run_count = step->row_count;
+    bus->step.chunk_count = 0;
+    bus->step.run_count = step->row_count;
     for (size_t i = 0; i < step->row_count; i++) {
-        bus->runs[i] = run_of(bus, step, i);
-        if (bus->runs[i].kept > 0) chunks += step->items[i].position_first / KV_CHUNK_TOKENS;
+        bus->step.runs[i] = run_of(bus, step, i);
+        if (bus->step.runs[i].kept > 0) chunks += step->items[i].position_first / KV_CHUNK_TOKENS;
     }
     sums->input_bytes = (double)bus_rebuild_row_bytes(options->hidden_size);
     sums->kv_bytes = (double)(bus->options.kv_head_count * options->chunk_bytes) / KV_CHUNK_TOKENS;
     for (size_t i = 0; i < step->row_count; i++) {
-        struct bus_run *run = &bus->runs[i];
+        struct bus_run *run = &bus->step.runs[i];
         const uint64_t position = step->items[i].position_first, own = position / KV_CHUNK_TOKENS;
         /* Each has room by its length. */
         decide(bus, run, position, chunks <= options->chunks ? own : (size_t)(options->chunks * own / chunks));
-        run->chunk_first = bus->chunk_count;
-        bus->chunk_count += run->count;
+        run->chunk_first = bus->step.chunk_count;
+        bus->step.chunk_count += run->count;
         runs[i] = (uint64_t)run->count << 32 | run->range_chunks;
     }
-    bus->is_timed = bus->chunk_count > 0 && bus->forced_chunks == 0 && bus->timed_steps < TIMED_STEPS;
-    *fits = *fits && !bus->is_timed;
-    if (bus->chunk_count > 0) show(bus, stream);
+    bus->step.is_timed = bus->step.chunk_count > 0 && bus->forced_chunks == 0 && bus->timed_steps < TIMED_STEPS;
+    *fits = *fits && !bus->step.is_timed;
+    if (bus->step.chunk_count > 0) show(bus, stream);
     sums->layers += chunks > 0 ? layers_of(bus) : 0;
     sums->missing_chunks += layers_of(bus) * chunks;
-    sums->chunks += layers_of(bus) * bus->chunk_count;
+    sums->chunks += layers_of(bus) * bus->step.chunk_count;
 }
 
 void bus_rebuild_end_step(struct bus_rebuild *bus) {
-    bus->timed_steps += bus->is_timed;
+    bus->timed_steps += bus->step.is_timed;
     rate_end_sample(&bus->link);
     rate_end_sample(&bus->computing);
-    bus->chunk_count = 0;
-    bus->is_timed = false;
+    bus->step.chunk_count = 0;
+    bus->step.is_timed = false;
 }
 
 /* ---- a layer ---- */
 
 bool bus_rebuild_takes(const struct bus_rebuild *bus, const struct attention_layer *layer) {
-    return bus->chunk_count > 0 && layer->index >= bus->options.rebuild.layer_first && layer->operation.window == 0;
+    return bus->step.chunk_count > 0 && layer->index >= bus->options.rebuild.layer_first &&
+           layer->operation.window == 0;
 }
 
 /* A view of the workspace, from a chunk on. */
@@ -311,8 +317,8 @@ static struct kv_view own_view(struct bus_rebuild *bus, const struct kv_view *ot
 static size_t kept_inputs(const struct bus_rebuild *bus, size_t layer, size_t first, size_t end,
                           struct keep_rows_operation kept[TILE_CHUNKS]) {
     size_t count = 0;
-    for (size_t i = 0; i < bus->run_count; i++) {
-        const struct bus_run *run = &bus->runs[i];
+    for (size_t i = 0; i < bus->step.run_count; i++) {
+        const struct bus_run *run = &bus->step.runs[i];
         const size_t from = max_size(first, run->chunk_first), to = min_size(end, run->chunk_first + run->count);
         if (from >= to) continue;
         kept[count] = rows_of(bus, run->sequence, layer, (from - run->chunk_first) * KV_CHUNK_TOKENS);
@@ -322,9 +328,9 @@ static size_t kept_inputs(const struct bus_rebuild *bus, size_t layer, size_t fi
 }
 
 static void compute(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer) {
-    for (size_t first = 0, count; first < bus->chunk_count; first += count) {
+    for (size_t first = 0, count; first < bus->step.chunk_count; first += count) {
         struct keep_rows_operation kept[TILE_CHUNKS];
-        count = min_size(bus->chunk_count - first, TILE_CHUNKS);
+        count = min_size(bus->step.chunk_count - first, TILE_CHUNKS);
         const uint64_t row = first * KV_CHUNK_TOKENS;
         struct rebuild_rows rows = {.layer_index = layer->index,
                                     .row_count = count * KV_CHUNK_TOKENS,
@@ -345,18 +351,18 @@ static void attend(struct bus_rebuild *bus, struct stream *stream, const struct 
                    bool merges) {
     struct attend_operation operation = layer->operation;
     const size_t partials = row_partial_bytes(&bus->options, &bus->form);
-    ASSERT(operation.item_count == bus->run_count);
-    for (size_t i = 0; i < bus->run_count; i++) {
-        const struct bus_run *run = &bus->runs[i];
-        bus->items[i] = operation.items[i];
-        if (merges) bus->items[i].view = own_view(bus, &operation.items[i].view, run->chunk_first);
-        bus->ranges[i] = (struct attend_ranges){.makes = !merges,
+    ASSERT(operation.item_count == bus->step.run_count);
+    for (size_t i = 0; i < bus->step.run_count; i++) {
+        const struct bus_run *run = &bus->step.runs[i];
+        bus->step.items[i] = operation.items[i];
+        if (merges) bus->step.items[i].view = own_view(bus, &operation.items[i].view, run->chunk_first);
+        bus->step.ranges[i] = (struct attend_ranges){.makes = !merges,
                                                 .first = run->count / run->range_chunks,
                                                 .end = bus->form.count_max,
                                                 .partials = span_of(&bus->partials, i * partials)};
     }
-    operation.items = bus->items;
-    operation.ranges = bus->ranges;
+    operation.items = bus->step.items;
+    operation.ranges = bus->step.ranges;
     bus->device->operations->attend(stream, &operation);
 }
 
@@ -372,9 +378,9 @@ static enum status seconds_until(struct bus_rebuild *bus, struct stream *stream,
 /* One after the other, and timed: the bus by what attention reads, computing by what is left without its inputs. */
 static enum status attend_timed(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
                                 struct error *error) {
-    const uint64_t rows = bus->chunk_count * KV_CHUNK_TOKENS;
+    const uint64_t rows = bus->step.chunk_count * KV_CHUNK_TOKENS;
     uint64_t began = 0, others = 0;
-    for (size_t i = 0; i < bus->run_count; i++) others += layer->operation.items[i].position_first + 1;
+    for (size_t i = 0; i < bus->step.run_count; i++) others += layer->operation.items[i].position_first + 1;
     const double read = bus->statistics.kv_bytes * (double)(others - rows);
     double seconds;
     TRY(seconds_until(bus, stream, &began, &seconds, error));
@@ -392,7 +398,7 @@ static enum status attend_timed(struct bus_rebuild *bus, struct stream *stream, 
 enum status bus_rebuild_attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
                                struct error *error) {
     const struct device_operations *operations = bus->device->operations;
-    if (bus->is_timed) return attend_timed(bus, stream, layer, error);
+    if (bus->step.is_timed) return attend_timed(bus, stream, layer, error);
     operations->beside(stream, &(struct beside_operation){BESIDE_BEGIN});
     compute(bus, stream, layer);
     operations->beside(stream, &(struct beside_operation){BESIDE_END});
