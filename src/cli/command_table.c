@@ -28,8 +28,7 @@ const struct command command_table[COMMAND_COUNT] = {
          .summary = "answer requests of OpenAI's and Anthropic's clients over HTTP",
          .description =
              "Listens on --host and --port and answers /v1/chat/completions, /v1/completions, /v1/messages, "
-             "/v1/responses and llama-server's own routes; docs/server.md describes them.  Requests are "
-             "answered "
+             "/v1/responses and llama-server's own routes; docs/server.md describes them.  Requests are answered "
              "together, up to -np at once.  With --kv-disk, prompts and answers are saved, and what was read "
              "once is not read again.  Ctrl-C or SIGTERM ends it once running requests are answered, at the "
              "latest after 30 s; a second one leaves at once.",
@@ -37,15 +36,13 @@ const struct command command_table[COMMAND_COUNT] = {
     [COMMAND_BATCH] = {.id = COMMAND_BATCH,
                        .name = "batch",
                        .usage = "-i REQUESTS -o ANSWERS [-m MODEL] [options]",
-                       .summary = "answer a file of requests, all that run in one pass over the weights",
-                       .description = "Requests and answers are lines of JSON as in OpenAI's batches; the "
-                                      "routes are those of serve.  Ended "
-                                      "in between, by Ctrl-C or by force, the same command goes on: a "
-                                      "request that has an answer is not "
-                                      "asked again.  A request that is refused has an answer with the error; "
-                                      "one that failed for another "
-                                      "reason has none, and exit code 1 says so.  With --weights-host the "
-                                      "model may be larger than RAM.",
+                       .summary = "answer a file of requests, many at once",
+                       .description =
+                           "Requests and answers are lines of JSON as in OpenAI's batches; the routes are those of "
+                           "serve.  After Ctrl-C or a kill the same command goes on: a request that has an answer is "
+                           "not asked again.  A request that is refused has an answer with the error; one that failed "
+                           "for another reason has none, and exit code 1 says so.  With --weights-host the model may "
+                           "be larger than RAM.",
                        .run = batch_command},
     [COMMAND_EXPLAIN] =
         {.id = COMMAND_EXPLAIN,
@@ -54,9 +51,8 @@ const struct command command_table[COMMAND_COUNT] = {
          .summary = "answer a question, and show the sentences that the answer attended to",
          .description =
              "Answers as run does, with full attention and all KV in RAM, and adds up the attention that the "
-             "answer's tokens gave to each sentence of the documents.  Shows those that got most beyond "
-             "their "
-             "length.  Attention says what was read, not why.",
+             "answer's tokens gave to each sentence of the documents.  Shows those that got most compared with what "
+             "is usual at their place.  Attention says what was read, not why.",
          .run = explain_command},
     [COMMAND_BENCH] =
         {.id = COMMAND_BENCH,
