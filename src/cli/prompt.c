@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "document/encoding.h"
 #include "platform/file.h"
 
 static const size_t file_bytes_max = (size_t)1 << 30;
@@ -37,8 +38,15 @@ enum status prompt_read_text(const struct options *options, const char *path, ch
     return status;
 }
 
-static struct prompt_part part_of(const char *text) {
-    return (struct prompt_part){text, text != NULL ? strlen(text) : 0};
+/* The text of an option.  A terminal whose characters are not UTF-8 gives bytes that the model takes for others. */
+static struct prompt_part part_of(const struct options *options, enum option_id id, const char *name) {
+    const char *text = option_text(options, id);
+    const struct prompt_part part = {text, text != NULL ? strlen(text) : 0};
+    const size_t valid = text != NULL ? encoding_utf8_length(text, part.length) : 0;
+    if (valid < part.length && !option_flag(options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: %s: is no UTF-8: byte %zu, 0x%02X\n", name, valid + 1,
+                (unsigned)(unsigned char)text[valid]);
+    return part;
 }
 
 static enum status read_thinking(const struct options *options, enum chat_thinking *thinking,
@@ -59,8 +67,8 @@ static enum status read_thinking(const struct options *options, enum chat_thinki
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error) {
     const char *paths[OPTION_LIST_MAX];
     size_t inputs = 0;
-    *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
-                                                .question = part_of(option_text(options, OPTION_PROMPT))}};
+    *source = (struct prompt_source){.prompt = {.system = part_of(options, OPTION_SYSTEM, "-sys"),
+                                                .question = part_of(options, OPTION_PROMPT, "-p")}};
     TRY(read_thinking(options, &source->prompt.thinking, error));
     const size_t count = option_texts(options, OPTION_FILE, paths);
     for (size_t i = 0; i < count; i++) inputs += strcmp(paths[i], "-") == 0;

@@ -292,6 +292,9 @@ static void files_are_read_as_text(void **state) {
         assert_same_answer(r, RUN("-m", chat_path, "-p", "M\xC3\xBCller\n\nwho?"),
                            true);
     }
+    struct process_result foreign = RUN("-m", chat_path, "-p", "M\xFCller");
+    if (strstr(foreign.complaints, "note: -p: is no UTF-8: byte 2, 0xFC\n") == NULL) fail_msg("%s", foreign.complaints);
+    process_deinit(&foreign);
     WRITE("empty.txt", "");
     struct process_result r = RUN("-m", chat_path, "-f", scratch_path("empty.txt"), "-p", "who?");
     if (strstr(r.complaints, "empty.txt: is empty\n") == NULL) fail_msg("exit %d: %s", r.code, r.complaints);
