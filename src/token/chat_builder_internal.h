@@ -29,7 +29,9 @@ typedef void chat_build(struct chat_builder *b, const struct chat_message *messa
 
 struct chat_template {
     const char *name;
-    chat_build *build; /* of a built-in family; NULL: program */
+    chat_build *build;                  /* of a built-in family; NULL: program */
+    const struct turn_form *turns;      /* of build_turns */
+    const struct mistral_form *mistral; /* of build_mistral */
     bool starts_with_bos;
     bool takes_turns;          /* user, assistant, user ... after an optional system message */
     bool system_is_first;      /* a system message has a form only at the start */

@@ -42,37 +42,88 @@ static void put_trimmed(struct chat_builder *b, const struct chat_message *messa
 
 /* ---- the families ---- */
 
-/* <|im_start|>ROLE\nTEXT<|im_end|>\n */
-static void build_chatml(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                         bool answer) {
-    for (size_t i = 0; i < count; i++) {
-        put_control(b, "<|im_start|>");
-        put_text(b, chat_role_name(messages[i].role));
-        put_text(b, "\n");
-        put_content(b, &messages[i]);
-        put_control(b, "<|im_end|>");
-        put_text(b, "\n");
-    }
-    if (!answer) return;
-    put_control(b, "<|im_start|>");
-    put_text(b, "assistant\n");
+/* Turns of one shape: OPEN ROLE MIDDLE TEXT CLOSE. */
+struct turn_form {
+    const char *open; /* a control token; NULL: the role's name is one */
+    const char *roles[CHAT_TOOL + 1];
+    const char *middle; /* a control token; NULL: none */
+    const char *before_text;
+    const char *close; /* a control token */
+    const char *after_close;
+    bool trims;
+    bool system_is_in_turn; /* the first user's */
+    bool ends;              /* without an answer to come: by an end of sequence */
+};
+
+static void open_turn(struct chat_builder *b, enum chat_role role) {
+    const struct turn_form *form = b->chat->turns;
+    if (form->open != NULL) put_control(b, form->open);
+    if (form->open != NULL)
+        put_text(b, form->roles[role]);
+    else
+        put_control(b, form->roles[role]);
+    if (form->middle != NULL) put_control(b, form->middle);
+    put_text(b, form->before_text);
 }
 
-/* <|im_start|>ROLE<|im_sep|>TEXT<|im_end|> */
-static void build_phi4(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                       bool answer) {
-    for (size_t i = 0; i < count; i++) {
-        put_control(b, "<|im_start|>");
-        put_text(b, chat_role_name(messages[i].role));
-        put_control(b, "<|im_sep|>");
-        put_content(b, &messages[i]);
-        put_control(b, "<|im_end|>");
+static void build_turns(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
+    const struct turn_form *form = b->chat->turns;
+    const struct chat_message *system =
+        form->system_is_in_turn && count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
+    for (size_t i = system ? 1 : 0; i < count; i++) {
+        open_turn(b, messages[i].role);
+        if (system && i == 1) {
+            put_content(b, system);
+            put_text(b, "\n\n");
+        }
+        if (form->trims)
+            put_trimmed(b, &messages[i]);
+        else
+            put_content(b, &messages[i]);
+        put_control(b, form->close);
+        put_text(b, form->after_close);
     }
-    if (!answer) return;
-    put_control(b, "<|im_start|>");
-    put_text(b, "assistant");
-    put_control(b, "<|im_sep|>");
+    if (answer)
+        open_turn(b, CHAT_ASSISTANT);
+    else if (form->ends)
+        put_end_of_sequence(b);
 }
+
+#define ROLES {"system", "user", "assistant", "tool"}
+
+static const struct turn_form chatml = {
+    .open = "<|im_start|>", .roles = ROLES, .before_text = "\n", .close = "<|im_end|>", .after_close = "\n"};
+static const struct turn_form llama3 = {.open = "<|start_header_id|>",
+                                        .roles = ROLES,
+                                        .middle = "<|end_header_id|>",
+                                        .before_text = "\n\n",
+                                        .close = "<|eot_id|>",
+                                        .after_close = "",
+                                        .trims = true};
+static const struct turn_form gemma = {.open = "<start_of_turn>",
+                                       .roles = {"user", "user", "model", "user"},
+                                       .before_text = "\n",
+                                       .close = "<end_of_turn>",
+                                       .after_close = "\n",
+                                       .trims = true,
+                                       .system_is_in_turn = true};
+static const struct turn_form phi3 = {.roles = {"<|system|>", "<|user|>", "<|assistant|>", "<|user|>"},
+                                      .before_text = "\n",
+                                      .close = "<|end|>",
+                                      .after_close = "\n",
+                                      .ends = true};
+static const struct turn_form phi4 = {.open = "<|im_start|>",
+                                      .roles = ROLES,
+                                      .middle = "<|im_sep|>",
+                                      .before_text = "",
+                                      .close = "<|im_end|>",
+                                      .after_close = ""};
+static const struct turn_form granite = {.open = "<|start_of_role|>",
+                                         .roles = ROLES,
+                                         .middle = "<|end_of_role|>",
+                                         .before_text = "",
+                                         .close = "<|end_of_text|>",
+                                         .after_close = "\n"};
 
 /* BOS[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nTEXT [/INST] ANSWER EOS, each user's turn with its BOS. */
 static void build_llama2(struct chat_builder *b, const struct chat_message *messages, size_t count,
@@ -107,68 +158,53 @@ static void build_llama2(struct chat_builder *b, const struct chat_message *mess
     }
 }
 
-/* <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> */
-static void build_llama3(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                         bool answer) {
-    for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
-        put_control(b, "<|start_header_id|>");
-        put_text(b, i < count ? chat_role_name(messages[i].role) : "assistant");
-        put_control(b, "<|end_header_id|>");
-        put_text(b, "\n\n");
-        if (i == count) break;
-        put_trimmed(b, &messages[i]);
-        put_control(b, "<|eot_id|>");
-    }
-}
-
 /* What the versions of Mistral's format differ in. */
 struct mistral_form {
-    const char *before_instruction, *after_instruction; /* around [INST] */
-    const char *before_end;                             /* before [/INST] */
-    const char *before_answer;
-    bool marks_are_control; /* v1 writes them as text */
-    bool system_is_last;    /* before the last user's message, not the first */
-    bool system_has_marks;  /* [SYSTEM_PROMPT] ... */
+    bool marks_are_text;   /* with a space before each */
+    bool has_spaces;       /* behind [INST], and before an answer */
+    bool system_is_last;   /* before the last user's message, not the first */
+    bool system_has_marks; /* [SYSTEM_PROMPT] ... */
     bool trims_answer;
 };
 
 static void put_mark(struct chat_builder *b, const struct mistral_form *form, const char *mark) {
-    if (form->marks_are_control)
-        put_control(b, mark);
-    else
+    if (form->marks_are_text) {
+        put_text(b, " ");
         put_text(b, mark);
+    } else {
+        put_control(b, mark);
+    }
 }
 
 static void put_mistral_system(struct chat_builder *b, const struct mistral_form *form,
                                const struct chat_message *system) {
     put_control(b, "[SYSTEM_PROMPT]");
-    put_text(b, form->after_instruction);
+    if (form->has_spaces) put_text(b, " ");
     put_content(b, system);
     put_control(b, "[/SYSTEM_PROMPT]");
 }
 
-static void build_mistral(struct chat_builder *b, const struct mistral_form *form,
-                          const struct chat_message *messages, size_t count) {
+static void build_mistral(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
+    const struct mistral_form *form = b->chat->mistral;
     const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
     size_t first = system && !form->system_has_marks ? 1 : 0;
+    (void)answer;
     for (size_t i = first; i < count; i++) {
         switch (messages[i].role) {
         case CHAT_SYSTEM: put_mistral_system(b, form, &messages[i]); break;
         case CHAT_TOOL:
         case CHAT_USER:
-            put_text(b, form->before_instruction);
             put_mark(b, form, "[INST]");
-            put_text(b, form->after_instruction);
+            if (form->has_spaces) put_text(b, " ");
             if (first == 1 && i == (form->system_is_last ? count - 1 : 1)) {
                 put_content(b, system);
                 put_text(b, "\n\n");
             }
             put_content(b, &messages[i]);
-            put_text(b, form->before_end);
             put_mark(b, form, "[/INST]");
             break;
         case CHAT_ASSISTANT:
-            put_text(b, form->before_answer);
+            if (form->has_spaces) put_text(b, " ");
             if (form->trims_answer)
                 put_trimmed(b, &messages[i]);
             else
@@ -179,101 +215,12 @@ static void build_mistral(struct chat_builder *b, const struct mistral_form *for
     }
 }
 
-static void build_mistral_v1(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                             bool answer) {
-    static const struct mistral_form form = {
-        .before_instruction = " ", .after_instruction = " ", .before_end = " ", .before_answer = " "};
-    (void)answer;
-    build_mistral(b, &form, messages, count);
-}
-
-static void build_mistral_v3(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                             bool answer) {
-    static const struct mistral_form form = {.before_instruction = "",
-                                             .after_instruction = " ",
-                                             .before_end = "",
-                                             .before_answer = " ",
-                                             .marks_are_control = true,
-                                             .system_is_last = true,
-                                             .trims_answer = true};
-    (void)answer;
-    build_mistral(b, &form, messages, count);
-}
-
-static void build_mistral_v3_tekken(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                                    bool answer) {
-    static const struct mistral_form form = {.before_instruction = "",
-                                             .after_instruction = "",
-                                             .before_end = "",
-                                             .before_answer = "",
-                                             .marks_are_control = true,
-                                             .system_is_last = true};
-    (void)answer;
-    build_mistral(b, &form, messages, count);
-}
-
-static void build_mistral_v7(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                             bool answer) {
-    static const struct mistral_form form = {.before_instruction = "",
-                                             .after_instruction = " ",
-                                             .before_end = "",
-                                             .before_answer = " ",
-                                             .marks_are_control = true,
-                                             .system_has_marks = true};
-    (void)answer;
-    build_mistral(b, &form, messages, count);
-}
-
-static void build_mistral_v7_tekken(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                                    bool answer) {
-    static const struct mistral_form form = {.before_instruction = "",
-                                             .after_instruction = "",
-                                             .before_end = "",
-                                             .before_answer = "",
-                                             .marks_are_control = true,
-                                             .system_has_marks = true};
-    (void)answer;
-    build_mistral(b, &form, messages, count);
-}
-
-/* <start_of_turn>user|model\nTEXT<end_of_turn>\n; a system text goes before the first user's. */
-static void build_gemma(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                        bool answer) {
-    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
-    for (size_t i = system ? 1 : 0; i < count; i++) {
-        put_control(b, "<start_of_turn>");
-        put_text(b, messages[i].role == CHAT_ASSISTANT ? "model\n" : "user\n");
-        if (system && i == 1) {
-            put_content(b, system);
-            put_text(b, "\n\n");
-        }
-        put_trimmed(b, &messages[i]);
-        put_control(b, "<end_of_turn>");
-        put_text(b, "\n");
-    }
-    if (!answer) return;
-    put_control(b, "<start_of_turn>");
-    put_text(b, "model\n");
-}
-
-/* <|ROLE|>\nTEXT<|end|>\n */
-static void build_phi3(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                       bool answer) {
-    static const char *const marks[] = {"<|system|>", "<|user|>", "<|assistant|>"};
-    for (size_t i = 0; i < count; i++) {
-        put_control(b, marks[messages[i].role]);
-        put_text(b, "\n");
-        put_content(b, &messages[i]);
-        put_control(b, "<|end|>");
-        put_text(b, "\n");
-    }
-    if (answer) {
-        put_control(b, "<|assistant|>");
-        put_text(b, "\n");
-    } else {
-        put_end_of_sequence(b);
-    }
-}
+static const struct mistral_form mistral_v1 = {.has_spaces = true, .marks_are_text = true};
+static const struct mistral_form mistral_v3 = {
+    .has_spaces = true, .system_is_last = true, .trims_answer = true};
+static const struct mistral_form mistral_v3_tekken = {.system_is_last = true};
+static const struct mistral_form mistral_v7 = {.has_spaces = true, .system_has_marks = true};
+static const struct mistral_form mistral_v7_tekken = {.system_has_marks = true};
 
 /* User: TEXT\n\nAssistant: ANSWER EOS */
 static void build_deepseek2(struct chat_builder *b, const struct chat_message *messages, size_t count,
@@ -302,55 +249,45 @@ static void build_deepseek3(struct chat_builder *b, const struct chat_message *m
     if (answer) put_control(b, "<｜Assistant｜>");
 }
 
-/* <|start_of_role|>ROLE<|end_of_role|>TEXT<|end_of_text|>\n */
-static void build_granite(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                          bool answer) {
-    for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
-        put_control(b, "<|start_of_role|>");
-        put_text(b, i < count ? chat_role_name(messages[i].role) : "assistant");
-        put_control(b, "<|end_of_role|>");
-        if (i == count) break;
-        put_content(b, &messages[i]);
-        put_control(b, "<|end_of_text|>");
-        put_text(b, "\n");
-    }
-}
-
 static const struct chat_template templates[] = {
-    {.name = "chatml", .build = build_chatml},
+    {.name = "chatml", .build = build_turns, .turns = &chatml},
     {.name = "llama2",
      .build = build_llama2,
      .starts_with_bos = true,
      .takes_turns = true,
      .system_is_first = true},
-    {.name = "llama3", .build = build_llama3, .starts_with_bos = true},
+    {.name = "llama3", .build = build_turns, .turns = &llama3, .starts_with_bos = true},
     {.name = "mistral-v1",
-     .build = build_mistral_v1,
+     .build = build_mistral,
+     .mistral = &mistral_v1,
      .starts_with_bos = true,
      .takes_turns = true,
      .system_is_first = true},
     {.name = "mistral-v3",
-     .build = build_mistral_v3,
+     .build = build_mistral,
+     .mistral = &mistral_v3,
      .starts_with_bos = true,
      .takes_turns = true,
      .system_is_first = true},
     {.name = "mistral-v3-tekken",
-     .build = build_mistral_v3_tekken,
+     .build = build_mistral,
+     .mistral = &mistral_v3_tekken,
      .starts_with_bos = true,
      .takes_turns = true,
      .system_is_first = true},
-    {.name = "mistral-v7", .build = build_mistral_v7, .starts_with_bos = true},
-    {.name = "mistral-v7-tekken", .build = build_mistral_v7_tekken, .starts_with_bos = true},
+    {.name = "mistral-v7", .build = build_mistral, .mistral = &mistral_v7, .starts_with_bos = true},
+    {.name = "mistral-v7-tekken", .build = build_mistral, .mistral = &mistral_v7_tekken, .starts_with_bos = true},
     {.name = "gemma",
-     .build = build_gemma,
+     .build = build_turns,
+     .turns = &gemma,
      .starts_with_bos = true,
      .takes_turns = true,
      .system_is_first = true},
-    {.name = "phi3", .build = build_phi3, .strips_after_control = true},
-    {.name = "phi4", .build = build_phi4},
+    {.name = "phi3", .build = build_turns, .turns = &phi3, .strips_after_control = true},
+    {.name = "phi4", .build = build_turns, .turns = &phi4},
     {.name = "deepseek2", .build = build_deepseek2, .starts_with_bos = true},
     {.name = "deepseek3", .build = build_deepseek3, .starts_with_bos = true, .system_is_first = true},
-    {.name = "granite", .build = build_granite},
+    {.name = "granite", .build = build_turns, .turns = &granite},
 };
 
 enum { TEMPLATE_COUNT = sizeof templates / sizeof templates[0] };
