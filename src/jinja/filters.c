@@ -6,17 +6,10 @@
 
 #include "jinja/jinja_internal.h"
 
-typedef struct jinja_value filter_call(struct jinja_run *run, const struct jinja_value *value,
-                                       const struct jinja_arguments *arguments);
-
 struct jinja_filter {
     const char *name;
-    filter_call *call;
+    jinja_call *call;
 };
-
-#define FILTER(NAME)                                                                       \
-    static struct jinja_value NAME(struct jinja_run *run, const struct jinja_value *value, \
-                                   const struct jinja_arguments *arguments)
 
 /* The value as text; of a failure an empty one. */
 static const struct jinja_text *text_of(struct jinja_run *run, const struct jinja_value *value) {
@@ -27,22 +20,22 @@ static const struct jinja_text *text_of(struct jinja_run *run, const struct jinj
 
 /* ---- of texts ---- */
 
-FILTER(filter_trim) {
+JINJA_CALL(filter_trim) {
     return jinja_text_strip(run, text_of(run, value), jinja_text_argument(run, arguments, 0, "chars"), true,
                             true);
 }
 
-FILTER(filter_upper) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_UPPER); }
-FILTER(filter_lower) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_LOWER); }
-FILTER(filter_title) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_TITLE_WORDS); }
-FILTER(filter_capitalize) {
+JINJA_CALL(filter_upper) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_UPPER); }
+JINJA_CALL(filter_lower) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_LOWER); }
+JINJA_CALL(filter_title) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_TITLE_WORDS); }
+JINJA_CALL(filter_capitalize) {
     return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_CAPITALIZE);
 }
-FILTER(filter_string) { return (void)arguments, jinja_to_text(run, value); }
-FILTER(filter_safe) { return (void)arguments, jinja_to_text(run, value); }
-FILTER(filter_tojson) { return jinja_to_json(run, value, arguments); }
+JINJA_CALL(filter_string) { return (void)arguments, jinja_to_text(run, value); }
+JINJA_CALL(filter_safe) { return (void)arguments, jinja_to_text(run, value); }
+JINJA_CALL(filter_tojson) { return jinja_to_json(run, value, arguments); }
 
-FILTER(filter_replace) {
+JINJA_CALL(filter_replace) {
     const struct jinja_text *old = jinja_text_argument(run, arguments, 0, "old");
     const struct jinja_text *new_text = jinja_text_argument(run, arguments, 1, "new");
     if (old == NULL || new_text == NULL)
@@ -51,7 +44,7 @@ FILTER(filter_replace) {
                               jinja_integer_argument(run, arguments, 2, "count", -1));
 }
 
-FILTER(filter_indent) {
+JINJA_CALL(filter_indent) {
     const struct jinja_value *width = jinja_argument(arguments, 0, "width");
     struct jinja_builder blanks = {.run = run};
     if (width == NULL || width->kind != JINJA_TEXT) {
@@ -91,7 +84,7 @@ static bool read_number(struct jinja_run *run, const struct jinja_value *value, 
     return true;
 }
 
-FILTER(filter_int) {
+JINJA_CALL(filter_int) {
     double real;
     int64_t integer = 0;
     bool is_integer;
@@ -101,7 +94,7 @@ FILTER(filter_int) {
     return jinja_integer(is_integer ? integer : (int64_t)real);
 }
 
-FILTER(filter_float) {
+JINJA_CALL(filter_float) {
     double real;
     int64_t integer;
     bool is_integer;
@@ -111,7 +104,7 @@ FILTER(filter_float) {
     return jinja_real(real);
 }
 
-FILTER(filter_abs) {
+JINJA_CALL(filter_abs) {
     (void)arguments;
     if (value->kind == JINJA_INTEGER && value->integer != INT64_MIN)
         return jinja_integer(value->integer < 0 ? -value->integer : value->integer);
@@ -119,7 +112,7 @@ FILTER(filter_abs) {
     return jinja_fail(run, STATUS_UNSUPPORTED, "abs of %s", jinja_kind_name(value));
 }
 
-FILTER(filter_round) {
+JINJA_CALL(filter_round) {
     const int64_t digits = jinja_integer_argument(run, arguments, 0, "precision", 0);
     if (!jinja_is_number(value) || digits < 0 || digits > 15 ||
         jinja_argument(arguments, 1, "method") != NULL)
@@ -130,7 +123,7 @@ FILTER(filter_round) {
 
 /* ---- of anything ---- */
 
-FILTER(filter_length) {
+JINJA_CALL(filter_length) {
     (void)arguments;
     switch (value->kind) {
     case JINJA_TEXT:
@@ -151,7 +144,7 @@ FILTER(filter_length) {
     return jinja_fail(run, STATUS_UNSUPPORTED, "the length of %s", jinja_kind_name(value));
 }
 
-FILTER(filter_default) {
+JINJA_CALL(filter_default) {
     const struct jinja_value *otherwise = jinja_argument(arguments, 0, "default_value");
     const bool is_absent = value->kind == JINJA_UNDEFINED ||
                            (jinja_bool_argument(arguments, 1, "boolean", false) && !jinja_is_true(value));
@@ -159,7 +152,7 @@ FILTER(filter_default) {
     return otherwise != NULL ? *otherwise : jinja_text_word(run, "");
 }
 
-FILTER(filter_list) {
+JINJA_CALL(filter_list) {
     struct jinja_value list = jinja_list(run, false);
     const struct jinja_list *items = jinja_items(run, value);
     (void)arguments;
@@ -168,19 +161,19 @@ FILTER(filter_list) {
     return list;
 }
 
-FILTER(filter_first) {
+JINJA_CALL(filter_first) {
     (void)arguments;
     const struct jinja_list *items = jinja_items(run, value);
     return items != NULL && items->count > 0 ? items->items[0] : jinja_undefined(NULL);
 }
 
-FILTER(filter_last) {
+JINJA_CALL(filter_last) {
     (void)arguments;
     const struct jinja_list *items = jinja_items(run, value);
     return items != NULL && items->count > 0 ? items->items[items->count - 1] : jinja_undefined(NULL);
 }
 
-FILTER(filter_reverse) {
+JINJA_CALL(filter_reverse) {
     (void)arguments;
     struct jinja_value list = jinja_list(run, false);
     struct jinja_builder builder = {.run = run};
@@ -194,7 +187,7 @@ FILTER(filter_reverse) {
     return value->kind == JINJA_TEXT ? jinja_built(&builder) : list;
 }
 
-FILTER(filter_items) {
+JINJA_CALL(filter_items) {
     (void)arguments;
     if (value->kind == JINJA_UNDEFINED) return jinja_list(run, false);
     if (value->kind != JINJA_MAP)
@@ -218,7 +211,7 @@ static struct jinja_value part_of(struct jinja_run *run, const struct jinja_valu
     return part;
 }
 
-FILTER(filter_join) {
+JINJA_CALL(filter_join) {
     struct jinja_builder builder = {.run = run};
     const struct jinja_text *between = jinja_text_argument(run, arguments, 0, "d");
     const struct jinja_value *attribute = jinja_argument(arguments, 1, "attribute");
@@ -272,12 +265,12 @@ static struct jinja_value choose(struct jinja_run *run, const struct jinja_value
     return chosen;
 }
 
-FILTER(filter_select) { return choose(run, value, arguments, false, true); }
-FILTER(filter_reject) { return choose(run, value, arguments, false, false); }
-FILTER(filter_selectattr) { return choose(run, value, arguments, true, true); }
-FILTER(filter_rejectattr) { return choose(run, value, arguments, true, false); }
+JINJA_CALL(filter_select) { return choose(run, value, arguments, false, true); }
+JINJA_CALL(filter_reject) { return choose(run, value, arguments, false, false); }
+JINJA_CALL(filter_selectattr) { return choose(run, value, arguments, true, true); }
+JINJA_CALL(filter_rejectattr) { return choose(run, value, arguments, true, false); }
 
-FILTER(filter_map) {
+JINJA_CALL(filter_map) {
     char word[32];
     const struct jinja_value *attribute = jinja_argument(arguments, SIZE_MAX, "attribute");
     const struct jinja_value *otherwise = jinja_argument(arguments, SIZE_MAX, "default");
@@ -343,13 +336,13 @@ static struct jinja_value sorted(struct jinja_run *run, const struct jinja_list 
     return result;
 }
 
-FILTER(filter_sort) {
+JINJA_CALL(filter_sort) {
     return sorted(run, jinja_items(run, value), jinja_argument(arguments, 2, "attribute"),
                   jinja_bool_argument(arguments, 1, "case_sensitive", false),
                   jinja_bool_argument(arguments, 0, "reverse", false));
 }
 
-FILTER(filter_dictsort) {
+JINJA_CALL(filter_dictsort) {
     const struct jinja_text *by = jinja_text_argument(run, arguments, 1, "by");
     const struct jinja_value place = jinja_integer(by != NULL && jinja_text_is(by, "value") ? 1 : 0);
     if (value->kind != JINJA_MAP)
@@ -360,7 +353,7 @@ FILTER(filter_dictsort) {
                   jinja_bool_argument(arguments, 2, "reverse", false));
 }
 
-FILTER(filter_unique) {
+JINJA_CALL(filter_unique) {
     struct jinja_value kept = jinja_list(run, false), keys = jinja_list(run, false);
     const struct jinja_list *items = jinja_items(run, value);
     const bool tells_case = jinja_bool_argument(arguments, 0, "case_sensitive", false);

@@ -240,7 +240,13 @@ struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *
                                const struct jinja_value *begin, const struct jinja_value *end,
                                const struct jinja_value *step);
 
-/* ---- methods.c, functions.c ---- */
+/* ---- methods.c, functions.c, filters.c ---- */
+typedef struct jinja_value jinja_call(struct jinja_run *run, const struct jinja_value *value,
+                                      const struct jinja_arguments *arguments);
+/* Begins a filter, or a method: of the value. */
+#define JINJA_CALL(NAME)                                                                   \
+    static struct jinja_value NAME(struct jinja_run *run, const struct jinja_value *value, \
+                                   const struct jinja_arguments *arguments)
 bool jinja_has_method(const struct jinja_value *self, const char *name);
 struct jinja_value jinja_call_method(struct jinja_run *run, const struct jinja_method *method,
                                      const struct jinja_arguments *arguments);
