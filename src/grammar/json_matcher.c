@@ -333,11 +333,6 @@ static bool accept_piece(struct json_matcher *m, const uint8_t *bytes, size_t le
     return true;
 }
 
-bool json_matcher_accept_bytes(struct json_matcher *m, const char *bytes, size_t length) {
-    ASSERT(length <= TOKEN_BYTES_MAX);
-    return accept_piece(m, (const uint8_t *)bytes, length);
-}
-
 enum status json_matcher_accept(struct json_matcher *m, token_id id, struct error *error) {
     const struct token_trie *trie = m->trie;
     const bool is_known = id >= 0 && (size_t)id < trie->vocabulary_size;

@@ -36,8 +36,6 @@ uint64_t json_matcher_work(const struct json_matcher *matcher);
 /* Continues with a token.  An end token changes nothing.  STATUS_FAILED: it could not come next; nothing changed. */
 enum status json_matcher_accept(struct json_matcher *matcher, token_id id, struct error *error)
     STATUS_CHECKED;
-/* The same by at most 256 bytes; false: they could not come next, and nothing changed. */
-bool json_matcher_accept_bytes(struct json_matcher *matcher, const char *bytes, size_t length);
 
 /* The answer so far is a whole value; more may follow ("1" may become "12"). */
 bool json_matcher_may_end(const struct json_matcher *matcher);
