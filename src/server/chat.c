@@ -3,50 +3,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/ask.h"
 #include "server/chat_messages.h"
-#include "server/conversation.h"
-#include "server/document_text.h"
+#include "server/conversation_request.h"
 #include "server/fields.h"
 #include "server/json_text.h"
 #include "server/log_probabilities.h"
 #include "server/openai.h"
 #include "server/routes.h"
-#include "server/sse.h"
-#include "server/template_switches.h"
-#include "server/tool_choice.h"
 
 static const char object_whole[] = "chat.completion", object_chunk[] = "chat.completion.chunk";
 
 /* ---- the tools ---- */
 
-/* The tool that must be called; NULL: none in particular. */
-static const char *chosen_tool(const json_t *body) {
-    const json_t *choice = field_get(body, "tool_choice");
-    return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-}
-
-/* tool_choice none: the model does not hear of the tools. */
-static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       bool *must_call, struct api_error *error) {
+static bool read_tools(struct tool_wish *wish, const json_t *body, struct api_error *error) {
     const json_t *tools, *choice = field_get(body, "tool_choice");
-    *has_tools = *must_call = false;
+    const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    bool hears;
     if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
     if (json_array_size(tools) == 0) return true;
-    const char *word = json_is_string(choice)      ? json_string_value(choice)
-                       : chosen_tool(body) != NULL ? "required"
-                       : choice != NULL            ? "no name"
-                                                   : "auto";
-    if (strcmp(word, "none") == 0) return true;
-    *must_call = strcmp(word, "required") == 0;
-    if (!*must_call && strcmp(word, "auto") != 0)
-        return api_error_set(
-            error, 400, "tool_choice",
-            "'tool_choice': found %.40s, expected auto, none, required or {type: function, function: {name}}",
-            word);
-    *has_tools = true;
-    return conversation_add_tools(conversation, tools, error);
+    if (!tool_wish_read_choice(wish, choice, name, "{type: function, function: {name}}", &hears, error)) return false;
+    if (hears) wish->tools = json_incref((json_t *)tools);
+    return true;
 }
+
+/* Those of Open WebUI for titles, tags and searches are in the background. */
+static const struct conversation_form form = {
+    .read_messages = chat_messages_read, .read_tools = read_tools, .background = "### Task:"};
 
 /* ---- the options ---- */
 
@@ -72,26 +54,7 @@ static bool read_options(struct ask *ask, struct api_error *error) {
 }
 
 static bool read_request(struct ask *ask, struct api_error *error) {
-    const struct server_model *model = &ask->server->model;
-    struct conversation conversation = {0};
-    struct token_list prompt = {0};
-    bool read =
-        read_options(ask, error) && chat_messages_read(&conversation, ask->body, error) &&
-        read_tools(&conversation, ask->body, &ask->form.parses_tools, &ask->form.must_call, error) &&
-        document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
-    /* Open WebUI's requests for titles, tags and searches. */
-    ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
-    read = read && template_switches_read(&conversation, ask->body, error) &&
-           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
-    ask->form.parses_reasoning = true;
-    if (read && ask->form.must_call)
-        read = tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->form.schema,
-                                  error);
-    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
-           ask_set_prompts(ask, &prompt, 1, error);
-    token_list_deinit(&prompt);
-    conversation_deinit(&conversation);
-    return read;
+    return read_options(ask, error) && conversation_request_ask(ask, &form, error);
 }
 
 /* ---- the response ---- */
@@ -114,7 +77,7 @@ static json_t *calls_json(const struct ask_choice *choice, size_t first, bool wi
 
 /* Takes the delta.  Log-probabilities of the tokens since the last frame come along. */
 static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta, bool is_last) {
-    json_t *object = openai_envelope(ask, object_chunk), *choices = json_array(), *entry = json_object();
+    json_t *entry = json_object();
     json_put_uint(entry, "index", choice->index);
     json_put(entry, "delta", delta);
     json_put(entry, "logprobs",
@@ -122,13 +85,8 @@ static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta
                  ? log_probabilities_chat(choice, choice->sent.tokens, choice->tokens.count)
                  : json_null());
     choice->sent.tokens = choice->tokens.count;
-    if (is_last)
-        openai_put_finish(entry, choice);
-    else
-        json_put(entry, "finish_reason", json_null());
-    json_array_append_new(choices, entry);
-    json_put(object, "choices", choices);
-    if (sse_send(ask->exchange, NULL, object)) ask->is_full = true;
+    openai_put_finish(entry, choice, is_last);
+    openai_send(ask, object_chunk, entry);
 }
 
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
@@ -161,21 +119,11 @@ static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) {
     send_delta(ask, choice, json_object(), true);
 }
 
-/* A frame without text; some clients give up after two minutes of silence, and comments do not count. */
-static void send_progress(struct ask *ask) {
-    json_t *object = openai_envelope(ask, object_chunk), *choices = json_array(), *entry = json_object();
-    json_put_uint(entry, "index", 0);
-    json_put(entry, "delta", json_object());
-    json_put(entry, "finish_reason", json_null());
-    json_array_append_new(choices, entry);
-    json_put(object, "choices", choices);
-    json_put(object, "prompt_progress", openai_progress(ask));
-    (void)sse_send(ask->exchange, NULL, object);
-}
+static void beat(struct ask *ask) { openai_beat(ask, object_chunk, "delta", json_object()); }
 
 static void stream_progress(struct ask *ask, size_t done, size_t total) {
     (void)done, (void)total;
-    if (ask->options.returns_progress) send_progress(ask);
+    if (ask->options.returns_progress) beat(ask);
 }
 
 static json_t *message_json(const struct ask_choice *choice) {
@@ -203,7 +151,7 @@ static json_t *whole_choices(struct ask *ask) {
         json_put(entry, "logprobs",
                  ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->tokens.count)
                                                     : json_null());
-        openai_put_finish(entry, choice);
+        openai_put_finish(entry, choice, true);
         json_array_append_new(choices, entry);
     }
     return choices;
@@ -220,7 +168,7 @@ static const struct ask_family family = {.id_prefix = "chatcmpl-",
                                          .choice_ends = stream_choice_ends,
                                          .end = end,
                                          .fail = openai_fail,
-                                         .beat = send_progress};
+                                         .beat = beat};
 
 void chat_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }
 
@@ -228,20 +176,15 @@ void chat_route(struct server *server, struct exchange *exchange) { ask_route(se
 void apply_template_route(struct server *server, struct exchange *exchange) {
     json_t *body;
     if (!server_read_body(exchange, &body)) return;
-    const struct server_model *model = &server->model;
-    struct conversation conversation = {0};
-    struct token_list list = {0};
+    const struct tokenizer *tokenizer = server->model.tokenizer;
+    struct conversation_request request;
     struct api_error error;
     struct error reason;
-    bool has_tools, must_call;
     char *text = NULL;
     size_t length = 0;
-    if (!chat_messages_read(&conversation, body, &error) ||
-        !read_tools(&conversation, body, &has_tools, &must_call, &error) ||
-        !template_switches_read(&conversation, body, &error) ||
-        !conversation_encode(&conversation, model->chat, model->tokenizer, &list, &error)) {
+    if (!conversation_request_read(&request, &form, server, exchange, body, &error)) {
         exchange_reply_error(exchange, &error);
-    } else if (tokenizer_decode(model->tokenizer, list.ids, list.count, true, &text, &length, &reason) !=
+    } else if (tokenizer_decode(tokenizer, request.prompt.ids, request.prompt.count, true, &text, &length, &reason) !=
                STATUS_OK) {
         exchange_reply_failure(exchange, &reason);
     } else {
@@ -250,7 +193,6 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
         exchange_reply_json(exchange, 200, reply);
     }
     free(text);
-    conversation_deinit(&conversation);
-    token_list_deinit(&list);
+    conversation_request_deinit(&request);
     json_decref(body);
 }

@@ -8,8 +8,9 @@
 #include "server/log_probabilities.h"
 #include "server/openai.h"
 #include "server/routes.h"
-#include "server/sse.h"
 #include "server/token_text.h"
+
+static const char object_name[] = "text_completion";
 
 enum {
     COMPLETION_TOKENS_DEFAULT = 16, /* OpenAI's */
@@ -136,27 +137,8 @@ static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token
                  ? log_probabilities_completion(choice, token_first, choice->tokens.count,
                                                 &choice->sent.characters)
                  : json_null());
-    if (is_last)
-        openai_put_finish(object, choice);
-    else
-        json_put(object, "finish_reason", json_null());
+    openai_put_finish(object, choice, is_last);
     return object;
-}
-
-static json_t *envelope(const struct ask *ask, json_t *choices) {
-    json_t *object = openai_envelope(ask, "text_completion");
-    json_put(object, "choices", choices);
-    return object;
-}
-
-static json_t *one(json_t *choice) {
-    json_t *choices = json_array();
-    json_array_append_new(choices, choice);
-    return choices;
-}
-
-static void send(struct ask *ask, json_t *value) {
-    if (sse_send(ask->exchange, NULL, value)) ask->is_full = true;
 }
 
 /* What has come since the last frame. */
@@ -167,7 +149,7 @@ static void send_new(struct ask *ask, struct ask_choice *choice, bool is_last) {
     choice->sent.content = choice->content.length;
     json_t *object = choice_json(choice, text, token_first, is_last);
     choice->sent.tokens = choice->tokens.count;
-    send(ask, envelope(ask, one(object)));
+    openai_send(ask, object_name, object);
 }
 
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
@@ -208,17 +190,9 @@ static json_t *whole_choices(struct ask *ask) {
     return choices;
 }
 
-static void end(struct ask *ask) { openai_end(ask, "text_completion", whole_choices, "text_completion"); }
+static void end(struct ask *ask) { openai_end(ask, object_name, whole_choices, object_name); }
 
-static void beat(struct ask *ask) {
-    json_t *choice = json_object();
-    json_put_uint(choice, "index", 0);
-    json_put(choice, "text", json_string(""));
-    json_put(choice, "finish_reason", json_null());
-    json_t *object = envelope(ask, one(choice));
-    json_put(object, "prompt_progress", openai_progress(ask));
-    (void)sse_send(ask->exchange, NULL, object);
-}
+static void beat(struct ask *ask) { openai_beat(ask, object_name, "text", json_string("")); }
 
 static const struct ask_family family = {.id_prefix = "cmpl-",
                                          .ids_field = "prompt",

@@ -39,7 +39,7 @@ struct conversation {
     bool is_newest; /* what is read now is the newest turn of the user: what is no text is refused there alone */
     json_t *thoughts; /* owned: of the assistant's message that comes next; NULL: none */
     json_t *tools;    /* owned; NULL: none */
-    /* The template's switches (template_switches.h). */
+    /* The template's switches (conversation_request.c). */
     enum chat_thinking thinking;
     json_t *variables; /* owned; NULL: none */
     bool ends_closed;  /* nothing makes the model answer */

@@ -4,15 +4,11 @@
 #include <string.h>
 
 #include "format/json.h"
-#include "server/ask.h"
-#include "server/conversation.h"
-#include "server/document_text.h"
+#include "server/conversation_request.h"
 #include "server/fields.h"
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
-#include "server/template_switches.h"
-#include "server/tool_choice.h"
 
 /* ---- the request ---- */
 
@@ -155,88 +151,51 @@ static bool read_message(struct conversation *conversation, const json_t *messag
     return true;
 }
 
-/* Anthropic's {name, description, input_schema} as OpenAI's; its own tools (computers, searches) are left out.
- * *call: the schema of the call that the answer must be; NULL: any answer. */
-static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       struct json_schema **call, struct api_error *error) {
+/* {name, description, input_schema}; Anthropic's own tools (computers, searches) are left out. */
+static bool read_tools(struct tool_wish *wish, const json_t *body, struct api_error *error) {
     const json_t *tools, *choice;
-    *has_tools = false;
-    *call = NULL;
     if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error) ||
         !field_object(body, "tool_choice", &choice, error))
         return false;
     const json_t *type = json_object_get(choice, "type");
     const char *kind = json_is_string(type) ? json_string_value(type) : "auto";
     if (strcmp(kind, "none") == 0 || json_array_size(tools) == 0) return true;
-    const char *name = json_string_value(json_object_get(choice, "name"));
-    const bool is_named = strcmp(kind, "tool") == 0 && name != NULL,
-               must_call = is_named || strcmp(kind, "any") == 0;
-    if (!must_call && strcmp(kind, "auto") != 0)
+    if (strcmp(kind, "tool") == 0) wish->name = json_string_value(json_object_get(choice, "name"));
+    wish->must_call = wish->name != NULL || strcmp(kind, "any") == 0;
+    if (!wish->must_call && strcmp(kind, "auto") != 0)
         return wrong(error, "tool_choice", "expected type auto, any, none, or tool with a name");
-    json_t *known = json_array();
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        json_t *tool = json_array_get(tools, i), *made = json_object(), *function = json_object();
-        if (json_object_get(tool, "input_schema") == NULL && json_object_get(tool, "type") != NULL) {
-            json_decref(made);
-            json_decref(function);
-            continue;
-        }
-        json_put(made, "type", json_string("function"));
-        json_put(function, "name", json_incref(json_object_get(tool, "name")));
-        json_put(function, "description", json_incref(json_object_get(tool, "description")));
-        json_put(function, "parameters", json_incref(json_object_get(tool, "input_schema")));
-        json_put(made, "function", function);
-        json_array_append_new(known, made);
+        const json_t *tool = json_array_get(tools, i);
+        if (json_object_get(tool, "input_schema") != NULL || json_object_get(tool, "type") == NULL)
+            tool_wish_add(wish, tool, "input_schema");
     }
-    *has_tools = json_array_size(known) > 0;
-    bool added = !*has_tools || conversation_add_tools(conversation, known, error);
-    if (added && must_call) added = tool_choice_schema(known, is_named ? name : NULL, call, error);
-    json_decref(known);
-    return added;
+    return true;
 }
 
-static bool read_conversation(struct server *server, uint32_t key, const json_t *body,
-                              struct conversation *kept, struct token_list *prompt, bool *has_tools,
-                              struct json_schema **call, struct api_error *error) {
-    struct conversation conversation = {0};
+static bool read_messages(struct conversation *conversation, const json_t *body, struct api_error *error) {
     const json_t *messages, *system = field_get(body, "system");
     bool read = field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error);
     if (read && json_array_size(messages) == 0) read = wrong(error, "messages", "expected at least one");
     if (read && system != NULL)
-        read = conversation_add(&conversation, CHAT_SYSTEM, error) &&
-               append_content(&conversation, system, "system", error);
-    if (read && system != NULL && conversation.messages[0].content.length == 0)
-        conversation_deinit(&conversation); /* nothing but the line that was left out */
+        read = conversation_add(conversation, CHAT_SYSTEM, error) &&
+               append_content(conversation, system, "system", error);
+    if (read && system != NULL && conversation->messages[0].content.length == 0)
+        conversation_deinit(conversation); /* nothing but the line that was left out */
     const size_t newest = conversation_newest(messages);
     for (size_t i = 0; read && i < json_array_size(messages); i++)
-        read = read_message(&conversation, json_array_get(messages, i), i, i == newest, error);
-    *call = NULL;
-    read = read && read_tools(&conversation, body, has_tools, call, error) &&
-           document_text_prepend(server, key, body, &conversation, error) &&
-           template_switches_read(&conversation, body, error) &&
-           conversation_encode(&conversation, server->model.chat, server->model.tokenizer, prompt, error);
-    *kept = conversation;
+        read = read_message(conversation, json_array_get(messages, i), i, i == newest, error);
     return read;
 }
 
+static const struct conversation_form form = {.read_messages = read_messages, .read_tools = read_tools};
+
 static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_tokens"};
-    const struct server_model *model = &ask->server->model;
-    struct token_list prompt = {0};
-    struct conversation conversation = {0};
-    bool read = ask_options_read(&ask->options, ask->body, model, ask_seed(ask), error) &&
+    bool read = ask_options_read(&ask->options, ask->body, &ask->server->model, ask_seed(ask), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error);
     if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
     if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");
-    ask->form.parses_reasoning = true;
-    read = read && read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &conversation,
-                                     &prompt, &ask->form.parses_tools, &ask->form.schema, error);
-    ask->form.must_call = ask->form.schema != NULL;
-    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
-           ask_set_prompts(ask, &prompt, 1, error);
-    conversation_deinit(&conversation);
-    token_list_deinit(&prompt);
-    return read;
+    return read && conversation_request_ask(ask, &form, error);
 }
 
 /* ---- the response ---- */
@@ -421,21 +380,15 @@ void messages_route(struct server *server, struct exchange *exchange) {
 void count_tokens_route(struct server *server, struct exchange *exchange) {
     json_t *body;
     if (!server_read_body(exchange, &body)) return;
-    struct token_list prompt = {0};
+    struct conversation_request request;
     struct api_error error;
-    bool has_tools;
-    struct json_schema *call = NULL;
-    struct conversation conversation = {0};
-    if (read_conversation(server, exchange_key(exchange), body, &conversation, &prompt, &has_tools, &call,
-                          &error)) {
+    if (conversation_request_read(&request, &form, server, exchange, body, &error)) {
         json_t *reply = json_object();
-        json_put_uint(reply, "input_tokens", prompt.count);
+        json_put_uint(reply, "input_tokens", request.prompt.count);
         exchange_reply_json(exchange, 200, reply);
     } else {
         exchange_reply_error(exchange, &error);
     }
-    json_schema_destroy(call);
-    conversation_deinit(&conversation);
-    token_list_deinit(&prompt);
+    conversation_request_deinit(&request);
     json_decref(body);
 }

@@ -6,7 +6,8 @@
 #include "server/json_text.h"
 #include "server/sse.h"
 
-json_t *openai_envelope(const struct ask *ask, const char *object) {
+/* {id, object, created, model, system_fingerprint} */
+static json_t *envelope_json(const struct ask *ask, const char *object) {
     const struct server_model *model = &ask->server->model;
     json_t *envelope = json_object();
     json_put(envelope, "id", json_string(ask->id));
@@ -44,12 +45,12 @@ static const char *finish_reason(const struct ask_choice *choice) {
     return choice->call_count > 0 ? "tool_calls" : "stop";
 }
 
-void openai_put_finish(json_t *object, const struct ask_choice *choice) {
-    json_put(object, "finish_reason", json_string(finish_reason(choice)));
-    if (choice->stop == STOP_LOOP) json_put(object, "stop_reason", json_string(stop_reason_name(STOP_LOOP)));
+void openai_put_finish(json_t *object, const struct ask_choice *choice, bool is_last) {
+    json_put(object, "finish_reason", is_last ? json_string(finish_reason(choice)) : json_null());
+    if (is_last && choice->stop == STOP_LOOP) json_put(object, "stop_reason", json_string(stop_reason_name(STOP_LOOP)));
 }
 
-json_t *openai_progress(const struct ask *ask) {
+static json_t *progress_json(const struct ask *ask) {
     json_t *progress = json_object();
     json_put_uint(progress, "total", atomic_load(&ask->progress.total));
     json_put_uint(progress, "cache", ask->progress.admission.reused_tokens);
@@ -58,8 +59,28 @@ json_t *openai_progress(const struct ask *ask) {
     return progress;
 }
 
+static json_t *frame(const struct ask *ask, const char *object, json_t *choice) {
+    json_t *envelope = envelope_json(ask, object), *choices = json_array();
+    json_array_append_new(choices, choice);
+    json_put(envelope, "choices", choices);
+    return envelope;
+}
+
+void openai_send(struct ask *ask, const char *object, json_t *choice) {
+    if (sse_send(ask->exchange, NULL, frame(ask, object, choice))) ask->is_full = true;
+}
+
+void openai_beat(struct ask *ask, const char *object, const char *key, json_t *nothing) {
+    json_t *choice = json_object(), *envelope = frame(ask, object, choice);
+    json_put_uint(choice, "index", 0);
+    json_put(choice, key, nothing);
+    json_put(choice, "finish_reason", json_null());
+    json_put(envelope, "prompt_progress", progress_json(ask));
+    (void)sse_send(ask->exchange, NULL, envelope);
+}
+
 static json_t *last_object(const struct ask *ask, const char *object, json_t *choices) {
-    json_t *envelope = openai_envelope(ask, object);
+    json_t *envelope = envelope_json(ask, object);
     json_put(envelope, "choices", choices);
     json_put(envelope, "usage", usage_json(ask));
     json_put(envelope, "timings", ask_timings(ask));

@@ -3,15 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/ask.h"
-#include "server/conversation.h"
-#include "server/document_text.h"
+#include "server/conversation_request.h"
 #include "server/fields.h"
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
-#include "server/template_switches.h"
-#include "server/tool_choice.h"
 
 /* ---- the request ---- */
 
@@ -112,68 +108,31 @@ static bool read_input(struct conversation *conversation, const json_t *body, st
     return true;
 }
 
-/* {type: function, name, description, parameters} as chat completions have it; other tools are left out.
- * *call: the schema of the call that the answer must be; NULL: any answer. */
-static bool read_tools(struct conversation *conversation, const json_t *body, bool *has_tools,
-                       struct json_schema **call, struct api_error *error) {
+/* {type: function, name, description, parameters}; other tools are left out. */
+static bool read_tools(struct tool_wish *wish, const json_t *body, struct api_error *error) {
     const json_t *tools, *choice = field_get(body, "tool_choice");
-    *has_tools = false;
-    *call = NULL;
-    if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
     const char *name = json_string_value(json_object_get(choice, "name"));
-    const char *word = json_is_string(choice) ? json_string_value(choice)
-                       : name != NULL         ? "required"
-                       : choice != NULL       ? "no name"
-                                              : "auto";
-    if (json_array_size(tools) == 0 || strcmp(word, "none") == 0) return true;
-    const bool must_call = strcmp(word, "required") == 0;
-    if (!must_call && strcmp(word, "auto") != 0)
-        return api_error_set(
-            error, 400, "tool_choice",
-            "'tool_choice': found %.40s, expected auto, none, required or {type: function, name}", word);
-    json_t *known = json_array();
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        json_t *tool = json_array_get(tools, i);
-        const json_t *type = json_object_get(tool, "type");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0) continue;
-        static const char *const names[] = {"name", "description", "parameters"};
-        json_t *made = json_object(), *function = json_object();
-        for (size_t n = 0; n < sizeof names / sizeof *names; n++)
-            if (json_object_get(tool, names[n]) != NULL)
-                json_put(function, names[n], json_incref(json_object_get(tool, names[n])));
-        json_put(made, "type", json_string("function"));
-        json_put(made, "function", function);
-        json_array_append_new(known, made);
+    bool hears;
+    if (!field_array(body, "tools", CONVERSATION_TOOLS_MAX, &tools, error)) return false;
+    if (json_array_size(tools) == 0) return true;
+    if (!tool_wish_read_choice(wish, choice, name, "{type: function, name}", &hears, error)) return false;
+    for (size_t i = 0; hears && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *type = json_object_get(tool, "type");
+        if (json_is_string(type) && strcmp(json_string_value(type), "function") == 0)
+            tool_wish_add(wish, tool, "parameters");
     }
-    *has_tools = json_array_size(known) > 0;
-    bool added = !*has_tools || conversation_add_tools(conversation, known, error);
-    if (added && must_call) added = tool_choice_schema(known, name, call, error);
-    json_decref(known);
-    return added;
+    return true;
 }
 
 static bool read_request(struct ask *ask, struct api_error *error) {
+    static const struct conversation_form form = {.read_messages = read_input, .read_tools = read_tools};
     static const char *const token_max[] = {"max_output_tokens"};
     static const char *const refused[] = {"previous_response_id", "conversation", "prompt", "background"};
-    const struct server_model *model = &ask->server->model;
-    struct conversation conversation = {0};
-    struct token_list prompt = {0};
-    bool read = ask_options_read(&ask->options, ask->body, model, ask_seed(ask), error) &&
+    bool read = ask_options_read(&ask->options, ask->body, &ask->server->model, ask_seed(ask), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
                 ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error);
     if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
-    ask->form.parses_reasoning = true;
-    read = read && read_input(&conversation, ask->body, error) &&
-           read_tools(&conversation, ask->body, &ask->form.parses_tools, &ask->form.schema, error) &&
-           document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
-           template_switches_read(&conversation, ask->body, error) &&
-           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
-    ask->form.must_call = ask->form.schema != NULL;
-    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
-           ask_set_prompts(ask, &prompt, 1, error);
-    token_list_deinit(&prompt);
-    conversation_deinit(&conversation);
-    return read;
+    return read && conversation_request_ask(ask, &form, error);
 }
 
 /* ---- the response ---- */

@@ -1,10 +1,51 @@
-#include "server/template_switches.h"
+#include "server/conversation_request.h"
 
 #include <string.h>
 
+#include "server/document_text.h"
 #include "server/fields.h"
 #include "server/json_text.h"
 #include "server/tool_choice.h"
+
+/* ---- the tools ---- */
+
+bool tool_wish_read_choice(struct tool_wish *wish, const json_t *choice, const char *name, const char *expected,
+                           bool *hears, struct api_error *error) {
+    const char *word = json_is_string(choice) ? json_string_value(choice)
+                       : name != NULL         ? "required"
+                       : choice != NULL       ? "no name"
+                                              : "auto";
+    *hears = strcmp(word, "none") != 0;
+    wish->must_call = strcmp(word, "required") == 0;
+    wish->name = name;
+    return !*hears || wish->must_call || strcmp(word, "auto") == 0 ||
+           api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto, none, required or %s",
+                         word, expected);
+}
+
+void tool_wish_add(struct tool_wish *wish, const json_t *tool, const char *parameters) {
+    json_t *made = json_object(), *function = json_object();
+    json_put(function, "name", json_incref(json_object_get(tool, "name")));
+    json_put(function, "description", json_incref(json_object_get(tool, "description")));
+    json_put(function, "parameters", json_incref(json_object_get(tool, parameters)));
+    json_put(made, "type", json_string("function"));
+    json_put(made, "function", function);
+    if (wish->tools == NULL) wish->tools = json_array();
+    json_array_append_new(wish->tools, made);
+}
+
+static bool read_tools(struct conversation_request *request, const struct conversation_form *form,
+                       const json_t *body, struct api_error *error) {
+    struct tool_wish wish = {0};
+    bool read = form->read_tools(&wish, body, error) &&
+                (wish.tools == NULL || conversation_add_tools(&request->conversation, wish.tools, error)) &&
+                (!wish.must_call || tool_choice_schema(wish.tools, wish.name, &request->call, error));
+    request->has_tools = wish.tools != NULL;
+    json_decref(wish.tools);
+    return read;
+}
+
+/* ---- what chooses what a template does ---- */
 
 static bool put_variable(struct conversation *conversation, const char *name, const json_t *value,
                          struct api_error *error) {
@@ -83,7 +124,10 @@ static bool read_end(struct conversation *conversation, const json_t *body, stru
     return true;
 }
 
-bool template_switches_read(struct conversation *conversation, const json_t *body, struct api_error *error) {
+/* chat_template_kwargs, enable_thinking, reasoning_effort, reasoning.effort, thinking (Anthropic's),
+ * add_generation_prompt, continue_final_message.  A last message of the assistant is gone on with, unless the request
+ * says otherwise. */
+static bool read_switches(struct conversation *conversation, const json_t *body, struct api_error *error) {
     const json_t *reasoning;
     bool thinks = false;
     if (!read_variables(conversation, body, error) || !field_flag(body, "enable_thinking", &thinks, error) ||
@@ -96,8 +140,31 @@ bool template_switches_read(struct conversation *conversation, const json_t *bod
     return read_end(conversation, body, error);
 }
 
-bool template_switches_open(struct ask *ask, const struct conversation *conversation,
-                            struct token_list *prompt, struct api_error *error) {
+/* ---- the conversation ---- */
+
+bool conversation_request_read(struct conversation_request *request, const struct conversation_form *form,
+                               struct server *server, struct exchange *exchange, const json_t *body,
+                               struct api_error *error) {
+    const struct server_model *model = &server->model;
+    struct conversation *conversation = &request->conversation;
+    *request = (struct conversation_request){0};
+    if (!form->read_messages(conversation, body, error) || !read_tools(request, form, body, error) ||
+        !document_text_prepend(server, exchange_key(exchange), body, conversation, error))
+        return false;
+    request->is_background = form->background != NULL && conversation_last_begins(conversation, form->background);
+    return read_switches(conversation, body, error) &&
+           conversation_encode(conversation, model->chat, model->tokenizer, &request->prompt, error);
+}
+
+void conversation_request_deinit(struct conversation_request *request) {
+    json_schema_destroy(request->call);
+    conversation_deinit(&request->conversation);
+    token_list_deinit(&request->prompt);
+}
+
+/* How the answer is read.  Where it must be a call, its beginning ends the prompt. */
+static bool open_answer(struct ask *ask, const struct conversation *conversation, struct token_list *prompt,
+                        struct api_error *error) {
     ask->form.thinks = conversation->ending.thinks;
     ask->turn_end = conversation->ending.turn_end;
     ask->drops_answer = conversation->drops_thoughts;
@@ -105,4 +172,19 @@ bool template_switches_open(struct ask *ask, const struct conversation *conversa
     if (!ask->form.must_call) return true;
     ask->form.thinks = false; /* the call ends thoughts that the template began */
     return tool_choice_begin_call(ask->server->model.tokenizer, conversation->ending.thinks, prompt, error);
+}
+
+bool conversation_request_ask(struct ask *ask, const struct conversation_form *form, struct api_error *error) {
+    struct conversation_request request;
+    bool read = conversation_request_read(&request, form, ask->server, ask->exchange, ask->body, error);
+    ask->options.is_low_priority = request.is_background;
+    ask->form.parses_reasoning = true;
+    ask->form.parses_tools = request.has_tools;
+    ask->form.must_call = request.call != NULL;
+    ask->form.schema = request.call;
+    request.call = NULL;
+    read = read && open_answer(ask, &request.conversation, &request.prompt, error) &&
+           ask_set_prompts(ask, &request.prompt, 1, error);
+    conversation_request_deinit(&request);
+    return read;
 }
