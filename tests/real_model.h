@@ -1,7 +1,6 @@
 /* real_model: the language model that `./do model` fetches, for tests that need one.  They are REAL_MODEL in loam_test,
  * which defines the path.  LOAM_TEST_REAL_MODEL=none: as if it were not there. */
-#ifndef LOAM_TESTS_REAL_MODEL_H
-#define LOAM_TESTS_REAL_MODEL_H
+#pragma once
 
 #ifndef REAL_MODEL
 #error "this test's loam_test lacks REAL_MODEL"
@@ -19,5 +18,3 @@ static inline int real_model_missing(void) {
     puts("skipped: without models/SmolLM2-135M-Instruct.Q4_1.gguf (./do model brings it)");
     return 77;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * With LOAM_TEST_DIVISOR=N a long test runs one of N of its rounds for each seed, another one for another seed, and
  * skips what draws nothing: many seeds then cost hours, not days. */
-#ifndef LOAM_TESTS_SEED_H
-#define LOAM_TESTS_SEED_H
+#pragma once
 
 #ifndef LOAM_TEST_SEEDED
 #error "a test that draws from a seed says SEEDED in its loam_test, so that ./do fuzz runs it"
@@ -73,5 +72,3 @@ static inline bool test_is_fixed(void) { return getenv("LOAM_TEST_SEED") == NULL
     do {                                             \
         if (test_is_fixed()) assert_true(condition); \
     } while (0)
-
-#endif

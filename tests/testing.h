@@ -1,6 +1,5 @@
 /* testing: what every test file includes: cmocka with the headers it wants first. */
-#ifndef LOAM_TESTS_TESTING_H
-#define LOAM_TESTS_TESTING_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,5 +13,3 @@
     do {                                                                                 \
         if ((expression) != STATUS_OK) fail_msg("%s: %s", #expression, (error).message); \
     } while (0)
-
-#endif

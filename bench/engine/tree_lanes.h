@@ -1,7 +1,6 @@
 /* tree_lanes: boxes of LeoAM's tree over recorded keys, with more levels than kernels/tree has.  Leaves and nodes are
  * as there: mean -+ deviation of a leaf's keys, the smallest box around its children above. */
-#ifndef LOAM_BENCH_TREE_LANES_H
-#define LOAM_BENCH_TREE_LANES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -51,5 +50,3 @@ struct tree_values {
 struct tree_values tree_numbers(const char *text);
 int tree_lanes_run(const char *program, const char *path, const char *depths,
                    void (*measure)(struct tree_context *context, void *user), void *user);
-
-#endif

@@ -1,6 +1,5 @@
 /* bench: the options and measurements that the kernel benchmarks share. */
-#ifndef LOAM_BENCH_KERNELS_BENCH_H
-#define LOAM_BENCH_KERNELS_BENCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ int bench_pools(const struct bench_options *options,
                 void *context);
 
 double median(double *values, size_t count); /* sorts them */
-
-#endif

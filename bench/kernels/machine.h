@@ -1,6 +1,5 @@
 /* machine: what this machine can do at most, measured in the run that is judged by it. */
-#ifndef LOAM_BENCH_KERNELS_MACHINE_H
-#define LOAM_BENCH_KERNELS_MACHINE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ double machine_read_bandwidth(struct pool *pool, const void *data, size_t bytes)
 
 /* Single-precision operations per second of independent fused multiply-adds (2 operations each). */
 double machine_multiply_add_peak(struct pool *pool);
-
-#endif

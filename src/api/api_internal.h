@@ -1,6 +1,5 @@
 /* The opaque structs of loam.h. */
-#ifndef LOAM_API_API_INTERNAL_H
-#define LOAM_API_API_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -70,5 +69,3 @@ enum status api_write(void *given, const void *own, size_t own_bytes, const char
     STATUS_CHECKED;
 /* Copies at most capacity of count ids to the caller. */
 void api_copy_ids(const int32_t *from, size_t count, int32_t *ids, size_t capacity);
-
-#endif

@@ -11,8 +11,7 @@
  * the stream; the rows of a layer must stay until it ends.  The sequences' KV must have been reserved up to their last
  * new position; their lengths are the engine's to raise, after the last layer.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_ATTENTION_H
-#define LOAM_ATTENTION_ATTENTION_H
+#pragma once
 
 #include "attention/list_buffer.h"
 #include "attention/select.h"
@@ -245,5 +244,3 @@ struct select_event {
 typedef void select_observer(void *context, const struct select_event *event);
 void attention_set_observer(struct attention *attention, select_observer *observer,
                             void *context); /* or NULL */
-
-#endif

@@ -11,8 +11,7 @@
  * So attention has the bits that it has without: rows are multiplied again as they were, a run is whole ranges.  A
  * layer is operations alone that graphs have; the graph is captured anew where a run or its ranges change.  Layers
  * before layer_first lie on the device or have no inputs.  Thread: the engine's. */
-#ifndef LOAM_ATTENTION_BUS_REBUILD_H
-#define LOAM_ATTENTION_BUS_REBUILD_H
+#pragma once
 
 #include "attention/attention.h"
 
@@ -36,5 +35,3 @@ enum status bus_rebuild_attend(struct bus_rebuild *bus, struct stream *stream, c
 
 void bus_rebuild_force(struct bus_rebuild *bus, size_t chunks); /* as attention_force_rebuild */
 struct rebuild_statistics bus_rebuild_statistics(const struct bus_rebuild *bus);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * It is filled by select_choose (select.h) and valid until it is filled again.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_CHOICE_H
-#define LOAM_ATTENTION_CHOICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -144,5 +143,3 @@ void choice_end_step(struct choice *choice);
 /* Between two steps: what was counted, and to count from 0 on. */
 struct select_statistics choice_statistics(const struct choice *choice);
 void choice_reset_statistics(struct choice *choice);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_DIAL_H
-#define LOAM_ATTENTION_DIAL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ uint64_t dial_picks(struct dial *dial, const struct dial_choice *choice, uint64_
 /* What the group's heads then left out. */
 void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
               size_t group);
-
-#endif

@@ -4,8 +4,7 @@
  * A job is the chunks of one KV head of one row or item: they are begun in order, as early as there are slots, waited
  * for, attended to, and released.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_FETCH_H
-#define LOAM_ATTENTION_FETCH_H
+#pragma once
 
 #include "attention/attention.h"
 #include "attention/choice.h"
@@ -70,5 +69,3 @@ void fetch_add_everything(struct fetch *fetch, const struct attention_layer *lay
 /* The same chunks of every head of the layer's one item, borrowed. */
 void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks,
                       size_t count);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Rows only: a chunk in 4 bits is one piece.  The heads of one choice are of sequences that are all different.
  * Thread: the engine's. */
-#ifndef LOAM_ATTENTION_LIST_BUFFER_H
-#define LOAM_ATTENTION_LIST_BUFFER_H
+#pragma once
 
 #include "base/counter.h"
 #include "base/status.h"
@@ -67,5 +66,3 @@ struct list_buffer_counts {
 extern const struct counter_table list_buffer_counters;
 struct list_buffer_counts list_buffers_counts(const struct list_buffers *buffers); /* NULL: zeros */
 void list_buffers_reset_counts(struct list_buffers *buffers);                      /* NULL is allowed */
-
-#endif

@@ -10,8 +10,7 @@
  * Where lists are kept by expected queries (reuse.h) the choice that is made ahead is not expected but decided: the
  * next layer takes it when it comes (prefetch_take_choice).  The gate then decides about its reads alone.
  */
-#ifndef LOAM_ATTENTION_PREFETCH_H
-#define LOAM_ATTENTION_PREFETCH_H
+#pragma once
 
 #include "attention/attention.h"
 #include "attention/fetch.h"
@@ -68,5 +67,3 @@ void prefetch_hold(struct prefetch *prefetch, size_t layer_index);
 bool prefetch_is_late(struct prefetch *prefetch);
 /* The layer has attended to `now`: tells the gate what became of what was held for it, and lets it go. */
 void prefetch_settle(struct prefetch *prefetch, const struct fetch *now, bool late);
-
-#endif

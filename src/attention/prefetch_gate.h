@@ -8,8 +8,7 @@
  * was late, more after each one that was not.  Where that is next to nothing the disk has no time to spare, and the
  * gate closes as well.  What is attended to never depends on the gate.  Thread: the owner's.
  */
-#ifndef LOAM_ATTENTION_PREFETCH_GATE_H
-#define LOAM_ATTENTION_PREFETCH_GATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ void prefetch_gate_init(struct prefetch_gate *gate);
 bool prefetch_gate_opens(struct prefetch_gate *gate);
 size_t prefetch_gate_chunks(const struct prefetch_gate *gate);
 void prefetch_gate_add(struct prefetch_gate *gate, const struct prefetch_outcome *outcome);
-
-#endif

@@ -22,8 +22,7 @@
  * together (decision 0026; not with --cpu-mask amx, nor with NEON).  Inputs that cannot be read, or are not what
  * was written, are not asked for again, and the layer reads its KV.  One sequence at a time.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_REBUILD_H
-#define LOAM_ATTENTION_REBUILD_H
+#pragma once
 
 #include "attention/attention.h"
 #include "attention/fetch.h"
@@ -79,5 +78,3 @@ void rebuild_append(struct device *device, struct stream *stream, const struct r
 void rebuild_force(struct rebuild *rebuild, size_t chunks);
 
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Arithmetic only.  Thread: the owner's.
  */
-#ifndef LOAM_ATTENTION_REBUILD_RATES_H
-#define LOAM_ATTENTION_REBUILD_RATES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ void rebuild_rates_end_step(struct rebuild_rates *rates);
 /* How many tokens of the question, whose rates are filled in, are to be computed again. */
 uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question,
                               enum rebuild_kind kind);
-
-#endif

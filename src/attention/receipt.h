@@ -8,8 +8,7 @@
  *
  * The heads of a group share a sample, and so, in part, do the rows of a sequence: error takes both to err alike, and
  * layers and KV heads, whose samples are drawn apart, not. */
-#ifndef LOAM_ATTENTION_RECEIPT_H
-#define LOAM_ATTENTION_RECEIPT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ void mass_receipt_end_step(struct mass_receipt *receipt);
 void mass_receipt_merge(struct mass_receipt *sum, const struct mass_receipt *more);
 /* The mean and its error; zeros: nothing was estimated. */
 struct mass_estimate mass_receipt_mean(const struct mass_receipt *receipt);
-
-#endif

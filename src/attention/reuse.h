@@ -18,8 +18,7 @@
  * graph (attention.h) the host does not ask for it: lists have the lengths that the device gives them, and hits are
  * counted there.  In others it waits, once a layer, where a list may be taken.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_REUSE_H
-#define LOAM_ATTENTION_REUSE_H
+#pragma once
 
 #include "attention/reuse_options.h"
 #include "attention/select.h"
@@ -92,5 +91,3 @@ struct reuse_step reuse_end_step(struct reuse *reuse);
 enum status reuse_expect(struct reuse *reuse, const struct select *select, struct stream *stream,
                          const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
-
-#endif

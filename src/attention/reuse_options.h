@@ -9,8 +9,7 @@
  * query head of the group.  How alike the group is as a whole: kernels/label/label.h (Eq. 10).
  *
  * An eta above 1 is met by nothing, and then no query is speculated either: the step is the one without reuse. */
-#ifndef LOAM_ATTENTION_REUSE_OPTIONS_H
-#define LOAM_ATTENTION_REUSE_OPTIONS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -40,5 +39,3 @@ struct reuse_options reuse_options_default(void); /* kind NONE, the rest as publ
 
 /* importance: 0..1. */
 double reuse_threshold(const struct reuse_options *options, double importance);
-
-#endif

@@ -7,8 +7,7 @@
  * for some thresholds, how many lists are reused and how far the layer's output is off by it
  * (lab/calibrate/reuse_study.h).  For a wanted fraction of reused lists the thresholds are those of the lowest sum of
  * losses: over all heads a reused list more costs as much. */
-#ifndef LOAM_ATTENTION_REUSE_THRESHOLDS_H
-#define LOAM_ATTENTION_REUSE_THRESHOLDS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -26,5 +25,3 @@ struct reuse_point {
  * reuse. */
 double reuse_thresholds_divide(double *thresholds, const struct reuse_point *curves, size_t count,
                                double wanted);
-
-#endif

@@ -17,8 +17,7 @@
  * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
  * another.  Saving and sizing need no method: a key index is bytes beside the chunk.  Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_SELECT_H
-#define LOAM_ATTENTION_SELECT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -323,5 +322,3 @@ bool select_row_sees_all(const struct select *select, const struct select_rule *
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
                                  const struct attend_operation *operation, struct choice *choice,
                                  struct error *error) STATUS_CHECKED;
-
-#endif

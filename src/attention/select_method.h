@@ -1,6 +1,5 @@
 /* select_method: what a file of a method needs beside select.h. */
-#ifndef LOAM_ATTENTION_SELECT_METHOD_H
-#define LOAM_ATTENTION_SELECT_METHOD_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,5 +107,3 @@ uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible);
 /* NULL: there is no calibration, or nothing of this kind in it for this layer. */
 const uint16_t *select_calibration_find(const struct select_calibration *calibration, const char *kind,
                                         size_t layer_index, size_t *columns);
-
-#endif

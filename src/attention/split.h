@@ -11,8 +11,7 @@
  * as memory has room for no more before heads attend, and the thread that computes asks for it and checks it, r seconds
  * for a token.  Arithmetic only: no state, any thread.
  */
-#ifndef LOAM_ATTENTION_SPLIT_H
-#define LOAM_ATTENTION_SPLIT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ struct split {
 double split_seconds(const struct split_question *question, uint64_t l);
 /* The multiple of tile_tokens, up to tokens_max, that takes least; of equal ones the smallest. */
 struct split split_choose(const struct split_question *question);
-
-#endif

@@ -8,8 +8,7 @@
  * With a selection that scans (it needs all keys, or reads them to be compared) heads choose and attend as chunks come.
  * Thread: the engine's.
  */
-#ifndef LOAM_ATTENTION_TIERED_H
-#define LOAM_ATTENTION_TIERED_H
+#pragma once
 
 #include "attention/attention.h"
 #include "attention/fetch.h"
@@ -68,5 +67,3 @@ enum status tiered_scan(struct tiered *tiered, struct stream *stream, const stru
 /* Attention to the lists of the choice. */
 enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
                                  const struct tiered_choice *chosen, struct error *error) STATUS_CHECKED;
-
-#endif

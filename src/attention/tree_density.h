@@ -16,8 +16,7 @@
  * As in the paper the first steps start from the leaves, and layers 0 and 1 always do (where they select at all).
  * What is chosen does not depend on any of this, only what it costs.
  */
-#ifndef LOAM_ATTENTION_TREE_DENSITY_H
-#define LOAM_ATTENTION_TREE_DENSITY_H
+#pragma once
 
 #include "kernels/tree/tree.h"
 
@@ -39,5 +38,3 @@ enum tree_level tree_density_start(const struct tree_density *density, enum tree
 /* What a step from `start` has counted. */
 void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,
                       enum tree_level start, const struct tree_counts *counts);
-
-#endif

@@ -1,6 +1,5 @@
 /* watch: what the rows of a step attend to, noted for the sequences that somebody looks at (cache/kv_watch.h). */
-#ifndef LOAM_ATTENTION_WATCH_H
-#define LOAM_ATTENTION_WATCH_H
+#pragma once
 
 #include "attention/attention.h"
 #include "attention/choice.h"
@@ -13,5 +12,3 @@ void watch_everything(const struct attend_operation *operation, struct kv_sequen
  * for the lists.  Rows of the choice that see everything are noted by the above. */
 enum status watch_choice(struct choice *choice, const struct choice_query *query, struct stream *stream,
                          struct error *error) STATUS_CHECKED;
-
-#endif

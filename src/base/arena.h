@@ -3,8 +3,7 @@
  * Allocation never frees singly; arena_deinit frees all.  Not thread-safe: one
  * owner.  The token loop never allocates: what it needs is taken here before.
  */
-#ifndef LOAM_BASE_ARENA_H
-#define LOAM_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ void *arena_array(struct arena *arena, uint64_t count, size_t element_bytes);
 
 /* A zero-terminated copy of length bytes of text. */
 char *arena_text(struct arena *arena, const char *text, size_t length);
-
-#endif

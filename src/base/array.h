@@ -1,6 +1,5 @@
 /* array: an array that grows. */
-#ifndef LOAM_BASE_ARRAY_H
-#define LOAM_BASE_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ static inline bool array_reserve(void *items, size_t count, size_t *capacity, si
     *capacity = more;
     return true;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* checked: the only place where sizes from a file are added and multiplied. */
-#ifndef LOAM_BASE_CHECKED_H
-#define LOAM_BASE_CHECKED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ static inline size_t align_up(size_t value, size_t alignment) {
 
 static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
-#endif

@@ -4,8 +4,7 @@
  * Names are users': the key in JSON and, behind "loam_" and the table's prefix, the metric.  A counter of bytes or
  * seconds says so in its name.
  */
-#ifndef LOAM_BASE_COUNTER_H
-#define LOAM_BASE_COUNTER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ double counter_value(const struct counter *counter, const void *values);
 void counters_add(const struct counter_table *table, void *sum, const void *more);
 /* Totals become what they grew since `before`. */
 void counters_subtract(const struct counter_table *table, void *values, const void *before);
-
-#endif

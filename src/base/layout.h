@@ -4,8 +4,7 @@
  *   static void place(struct thing *thing, struct layout *layout);   // thing->parts = layout_take(layout, ...)
  *   place(&unused, &counting);  memory = calloc(1, counting.used);  place(thing, &(struct layout){.memory = memory});
  */
-#ifndef LOAM_BASE_LAYOUT_H
-#define LOAM_BASE_LAYOUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ static inline void *layout_take(struct layout *layout, size_t count, size_t elem
     const size_t at = layout_offset(layout, count, element_bytes);
     return layout->memory != NULL ? layout->memory + at : NULL;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* random: xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64.
  * The same seed gives the same numbers on every machine and thread count. */
-#ifndef LOAM_BASE_RANDOM_H
-#define LOAM_BASE_RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ uint64_t random_below(struct random *random, uint64_t bound);
 double random_double(struct random *random);
 /* Standard normal (Box-Muller, one of the pair). */
 double random_normal(struct random *random);
-
-#endif

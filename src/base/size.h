@@ -1,6 +1,5 @@
 /* size: numbers as people write them. */
-#ifndef LOAM_BASE_SIZE_H
-#define LOAM_BASE_SIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,5 +9,3 @@
 bool size_parse(const char *text, uint64_t *value);
 /* "512 B", "1.23 GiB"; the text lives in buffer. */
 const char *bytes_text(uint64_t bytes, char *buffer, size_t buffer_bytes);
-
-#endif

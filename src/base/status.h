@@ -5,8 +5,7 @@
  * `struct error`.  What only a bug can cause hits ASSERT (base/assert.h).
  * Libraries never print and never exit: src/cli turns a status into an exit code.
  */
-#ifndef LOAM_BASE_STATUS_H
-#define LOAM_BASE_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 
@@ -51,5 +50,3 @@ const char *status_name(enum status status);
         enum status try_status_ = (expression);           \
         if (try_status_ != STATUS_OK) return try_status_; \
     } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* text: a string that grows.  A failed allocation is remembered in `failed`, which its owner checks once at the
  * end. */
-#ifndef LOAM_BASE_TEXT_H
-#define LOAM_BASE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ bool text_append(struct text *text, const char *bytes, size_t length); /* !faile
 void text_drop(struct text *text, size_t count);                       /* the first bytes */
 void text_add(struct text *text, const char *string);
 void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

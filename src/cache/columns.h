@@ -1,6 +1,5 @@
 /* columns: numbers of a slab's columns: which are free, and how many sequences have each.  See kv_cache.h. */
-#ifndef LOAM_CACHE_COLUMNS_H
-#define LOAM_CACHE_COLUMNS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ uint64_t columns_take(struct columns *columns);
 /* One more sequence has it; and one less. */
 void columns_share(struct columns *columns, uint64_t column);
 void columns_give_back(struct columns *columns, uint64_t column);
-
-#endif

@@ -19,8 +19,7 @@
  * A write that fails, a sequence that is cut back behind what was written, or a gap ends the keeping, not the sequence:
  * what was committed stays.  Thread: the engine's.
  */
-#ifndef LOAM_CACHE_INPUTS_H
-#define LOAM_CACHE_INPUTS_H
+#pragma once
 
 #include "cache/store/parcel.h"
 #include "cache/store/store.h"
@@ -121,5 +120,3 @@ enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, s
 void inputs_read_end(struct inputs *inputs);
 /* They could not be read: there are none from now on. */
 void inputs_refuse(struct inputs *inputs);
-
-#endif

@@ -1,6 +1,5 @@
 /* kv_budget: what a budget of RAM (kv_cache_config.host_bytes) holds.  Arithmetic on numbers alone. */
-#ifndef LOAM_CACHE_KV_BUDGET_INTERNAL_H
-#define LOAM_CACHE_KV_BUDGET_INTERNAL_H
+#pragma once
 
 #include "cache/kv_tier.h"
 
@@ -42,5 +41,3 @@ struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
                                    const struct page_fractions *fractions,
                                    const struct kv_residents *residents);
-
-#endif

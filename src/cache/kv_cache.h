@@ -32,8 +32,7 @@
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
  */
-#ifndef LOAM_CACHE_KV_CACHE_H
-#define LOAM_CACHE_KV_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -254,5 +253,3 @@ const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t la
 /* A chunk's rows in the device's memory, or with a tier in the host's; NULL: they are not in memory. */
 struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
                               uint64_t chunk);
-
-#endif

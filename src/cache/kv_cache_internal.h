@@ -1,6 +1,5 @@
 /* What the files of this folder share about a cache and its sequences. */
-#ifndef LOAM_CACHE_KV_CACHE_INTERNAL_H
-#define LOAM_CACHE_KV_CACHE_INTERNAL_H
+#pragma once
 
 #include "cache/columns.h"
 #include "cache/kv_cache.h"
@@ -209,5 +208,3 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) STATUS_CHECKED;
-
-#endif

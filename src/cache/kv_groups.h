@@ -1,8 +1,7 @@
 /* kv_groups: the geometry of each layer's KV, and whose KV it is.  Layers of equal geometry form a group; lanes are the
  * KV heads of all layers, one layer's after another's.  A layer that attends to the KV of another one has a lane for
  * each head, as it chooses by queries of its own, and stores nothing: such layers are the last ones. */
-#ifndef LOAM_CACHE_KV_GROUPS_H
-#define LOAM_CACHE_KV_GROUPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ static inline size_t kv_layer_lane(const struct kv_groups *groups, size_t kv_hea
                                    size_t kv_head) {
     return (groups != NULL ? groups->lane_first[layer] : layer * kv_head_count) + kv_head;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* kv_snapshots: which lengths of a sequence it may be cut back to, where what it has behind a token cannot all be kept:
  * states of layers that have no K and V (kv_state.h), K and V of layers that attend to a window (kv_windows.h).  Those
  * go first whose neighbours are closest, as seen from the end: distances of those that stay double backwards. */
-#ifndef LOAM_CACHE_KV_SNAPSHOTS_H
-#define LOAM_CACHE_KV_SNAPSHOTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ static inline double kv_snapshot_gap(uint64_t before, uint64_t position, uint64_
 }
 /* Leaves `most` of ascending positions: the last one, those that go last, and those that would be missed most. */
 size_t kv_snapshots_thin(const struct kv_snapshot_plan *plan, uint64_t *positions, size_t count, size_t most);
-
-#endif

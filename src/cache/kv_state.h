@@ -12,8 +12,7 @@
  *   1  A slot with a position has the state behind that many tokens of the sequence.
  *   2  The state at the length is in a slot, or is all zeros (of no token).
  *   3  A snapshot is a slot that no batch writes; where slots run short kv_snapshots.h says which goes. */
-#ifndef LOAM_CACHE_KV_STATE_H
-#define LOAM_CACHE_KV_STATE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t c
  * Without the latter, kv_state_set_length to 0 drops it. */
 struct span kv_state_begin_load(struct kv_state *state, uint64_t length);
 void kv_state_end_load(struct kv_state *state, uint64_t length);
-
-#endif

@@ -71,8 +71,7 @@
  *
  * Slots lie in MEMORY_SHARED, the key index in MEMORY_DEVICE.  Thread: the engine's.
  */
-#ifndef LOAM_CACHE_KV_TIER_H
-#define LOAM_CACHE_KV_TIER_H
+#pragma once
 
 #include "base/counter.h"
 #include "cache/kv_cache.h"
@@ -278,5 +277,3 @@ uint64_t kv_tier_chunk_slots(const struct kv_cache_config *config, uint8_t quant
 double kv_tier_page_bytes(const struct kv_cache_config *config, uint8_t quantized_of_16);
 /* The host_bytes that leave kv_bytes for slots. */
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);
-
-#endif

@@ -15,8 +15,7 @@
  *   kv_warm       what of them is read before it is wanted
  *   kv_tier       all of it
  */
-#ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
-#define LOAM_CACHE_KV_TIER_INTERNAL_H
+#pragma once
 
 #include "base/layout.h"
 #include "cache/kv_budget_internal.h"
@@ -362,5 +361,3 @@ uint64_t tier_sources_end(const struct kv_sequence *sequence);
 /* Forgets the chunks and closes the documents of a sequence that goes. */
 void tier_forget(struct kv_sequence *sequence);
 void tier_truncate(struct kv_sequence *sequence, uint64_t token_count);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * What is noted changes nothing that is computed.  Its memory is beside the cache's budget: two bytes a chunk.
  * Thread: the engine's. */
-#ifndef LOAM_CACHE_KV_WATCH_H
-#define LOAM_CACHE_KV_WATCH_H
+#pragma once
 
 #include "base/counter.h"
 #include "cache/kv_cache.h"
@@ -86,5 +85,3 @@ enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, s
                                  struct error *error) STATUS_CHECKED;
 void kv_map_deinit(struct kv_map *map);
 bool kv_sequence_is_watched(const struct kv_sequence *sequence);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the tier tells of the chunks that it fetches (kv_watch.h). */
-#ifndef LOAM_CACHE_KV_WATCH_INTERNAL_H
-#define LOAM_CACHE_KV_WATCH_INTERNAL_H
+#pragma once
 
 #include "cache/kv_cache_internal.h"
 #include "cache/kv_watch.h"
@@ -38,5 +37,3 @@ static inline void kv_watch_read(struct kv_sequence *sequence, size_t lane, uint
 static inline void kv_watch_bytes(struct kv_sequence *sequence, uint64_t bytes) {
     if (sequence != NULL && sequence->watch != NULL) sequence->watch->token.read_bytes += bytes;
 }
-
-#endif

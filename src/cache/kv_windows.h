@@ -12,8 +12,7 @@
  * With a tier (kv_tier.h) these chunks have slots and pages as others do, and no columns: a sequence knows which it
  * has, and the tier forgets the others, in RAM and on disk.  Where K and V lie in the host's memory without one, all
  * stay. */
-#ifndef LOAM_CACHE_KV_WINDOWS_H
-#define LOAM_CACHE_KV_WINDOWS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ static inline bool kv_layer_slides(const struct kv_groups *groups, const struct 
 
 /* Columns of a sequence, at most, where a batch has so many rows of it. */
 uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows);
-
-#endif

@@ -14,8 +14,7 @@
  * With first_is_rows chunk 0 of every head stays rows: the first keys of a text are unlike all others, widen the ranges
  * of their page, and every step attends to them (decision 0034).
  */
-#ifndef LOAM_CACHE_PAGE_FRACTIONS_H
-#define LOAM_CACHE_PAGE_FRACTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -123,5 +122,3 @@ static inline bool page_fractions_is_quantized(const struct page_fractions *frac
     return page_span_before(sixteenths, kv_head, kv_head_count, here + 1) >
            page_span_before(sixteenths, kv_head, kv_head_count, here);
 }
-
-#endif

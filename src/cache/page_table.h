@@ -2,8 +2,7 @@
  *
  * The host's copy is the truth.  The device's copy takes what has changed on a stream, before an operation is launched
  * that reads it (page_table_update): what was launched before sees the table as it was then. */
-#ifndef LOAM_CACHE_PAGE_TABLE_H
-#define LOAM_CACHE_PAGE_TABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -37,5 +36,3 @@ static inline struct span page_table_lane(const struct page_table *table, size_t
 void page_table_set(struct page_table *table, size_t lane, uint64_t chunk, uint32_t place);
 /* The device's copy of these lanes is up to date for what follows on the stream. */
 void page_table_update(struct page_table *table, struct stream *stream, size_t lane_first, size_t lane_count);
-
-#endif

@@ -8,8 +8,7 @@
  *   3  Only what is on disk is held, so that holding never keeps a chunk from being written.
  *
  * Thread: the engine's. */
-#ifndef LOAM_CACHE_RESIDENCY_H
-#define LOAM_CACHE_RESIDENCY_H
+#pragma once
 
 #include "cache/kv_tier_internal.h"
 
@@ -20,5 +19,3 @@ void residency_hold(struct kv_tier *tier, struct slot *slot);
 void residency_release(struct kv_sequence *sequence, size_t lane);
 void residency_release_sequence(struct kv_sequence *sequence);
 bool residency_release_all(struct kv_tier *tier);
-
-#endif

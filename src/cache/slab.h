@@ -1,6 +1,5 @@
 /* slab: slots of one size in a device's memory, in as many buffers as its largest one makes necessary. */
-#ifndef LOAM_CACHE_SLAB_H
-#define LOAM_CACHE_SLAB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ static inline struct span slab_slot(const struct slab *slab, uint64_t slot) {
     return kv_pool_slot(&slab->pool, (uint32_t)slot);
 }
 size_t slab_buffer_count(const struct slab *slab);
-
-#endif

@@ -5,8 +5,7 @@
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
  * ever read.  Thread: the engine's. */
-#ifndef LOAM_CACHE_UNIT_CACHE_H
-#define LOAM_CACHE_UNIT_CACHE_H
+#pragma once
 
 #include "base/status.h"
 #include "cache/kv_cache.h"
@@ -39,5 +38,3 @@ struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, si
 /* What was counted since it was made; waits for the stream. */
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *counts,
                               struct error *error) STATUS_CHECKED;
-
-#endif

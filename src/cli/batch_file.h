@@ -7,8 +7,7 @@
  * Answers are appended in the order they come.  A file of answers that is there already must be of these requests:
  * those in it are not asked again, and a last line that a kill cut short is removed.
  */
-#ifndef LOAM_CLI_BATCH_FILE_H
-#define LOAM_CLI_BATCH_FILE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -52,5 +51,3 @@ enum status batch_file_read(struct batch_file *file, size_t index, struct batch_
 enum status batch_file_write(struct batch_file *file, size_t index, const struct server_answer *answer,
                              struct error *error) STATUS_CHECKED;
 enum status batch_file_sync(struct batch_file *file, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* bench_replay: contexts of `bench` that a program adds: loam-lab's --replay (lab/replay). */
-#ifndef LOAM_CLI_BENCH_REPLAY_H
-#define LOAM_CLI_BENCH_REPLAY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ struct bench_replay {
     void (*close)(void *state);
 };
 extern const struct bench_replay *bench_replay; /* NULL, unless the program sets it */
-
-#endif

@@ -1,7 +1,6 @@
 /* bench_result: the result of one test of `loam bench`, and the printing of its row.  Private to the bench command:
  * bench.c measures, bench_print.c prints. */
-#ifndef LOAM_CLI_BENCH_RESULT_H
-#define LOAM_CLI_BENCH_RESULT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,5 +81,3 @@ void bench_print_head(struct bench_printer *printer);
 enum status bench_print_row(struct bench_printer *printer, const struct bench_test *test, struct error *error)
     STATUS_CHECKED;
 enum status bench_print_end(struct bench_printer *printer, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* bundled_model: which model a command runs: -m, LOAM_ARG_MODEL, or the one that comes with loam. */
-#ifndef LOAM_CLI_BUNDLED_MODEL_H
-#define LOAM_CLI_BUNDLED_MODEL_H
+#pragma once
 
 #include "base/status.h"
 #include "cli/option.h"
@@ -15,5 +14,3 @@ enum status model_path(const struct options *options, const char **path, struct 
 enum status model_named(const char *name, const char **path, struct error *error) STATUS_CHECKED;
 /* The bundled model's path, without a line; NULL: neither folder has it. */
 const char *bundled_model_find(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* command: the commands, named by the first word of the command line. */
-#ifndef LOAM_CLI_COMMAND_H
-#define LOAM_CLI_COMMAND_H
+#pragma once
 
 #include <stdio.h>
 
@@ -73,5 +72,3 @@ enum status version_command(const struct options *options, struct error *error) 
 /* Prints the help of one command on standard output. */
 enum status help_print_command(const struct program *program, const struct command *command,
                                struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,7 +1,6 @@
 /* interrupt: SIGINT (Ctrl-C), SIGTERM and SIGHUP.  The first asks the work to stop, the second leaves at once; either
  * way no temporary file is left behind. */
-#ifndef LOAM_CLI_INTERRUPT_H
-#define LOAM_CLI_INTERRUPT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,5 +14,3 @@ void interrupt_install(void);
 void interrupt_install_ctrl_c(void);
 bool interrupt_requested(void);
 void interrupt_clear(void); /* the request was handled; the next Ctrl-C counts as a first one */
-
-#endif

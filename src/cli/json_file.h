@@ -1,6 +1,5 @@
 /* json_file: writes JSON to a file or to standard output. */
-#ifndef LOAM_CLI_JSON_FILE_H
-#define LOAM_CLI_JSON_FILE_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ enum status json_file_write(const json_t *value, const char *path, struct error 
 enum status json_file_check(const char *path, struct error *error) STATUS_CHECKED;
 /* On standard output. */
 enum status json_print(const json_t *value, size_t flags, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* kv_disk: the folder of saved documents, as --kv-disk DIR[:SIZE] names it. */
-#ifndef LOAM_CLI_KV_DISK_H
-#define LOAM_CLI_KV_DISK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *
 void kv_disk_deinit(struct kv_disk *disk);
 /* A document's number, as loam ls shows it. */
 enum status kv_disk_read_id(const char *text, uint64_t *id, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* line_reader: a line from the user, with editing and history if standard input is a terminal. */
-#ifndef LOAM_CLI_LINE_READER_H
-#define LOAM_CLI_LINE_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ void line_reader_destroy(struct line_reader *reader); /* NULL allowed; restores 
 bool line_reader_is_terminal(const struct line_reader *reader);
 /* *line without its newline, valid until the next call.  LINE_INTERRUPTED: Ctrl-C at the prompt. */
 enum line_result line_reader_read(struct line_reader *reader, const char **line);
-
-#endif

@@ -1,6 +1,5 @@
 /* listener: how a terminal follows a generation: progress and notes on standard error; Ctrl-C stops it. */
-#ifndef LOAM_CLI_LISTENER_H
-#define LOAM_CLI_LISTENER_H
+#pragma once
 
 #include "cli/progress.h"
 #include "generate/generate.h"
@@ -12,5 +11,3 @@ struct listener {
 };
 
 struct generation_listener listener_of(struct listener *listener);
-
-#endif

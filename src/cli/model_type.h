@@ -1,6 +1,5 @@
 /* model_type: describes a model file in a word and in bytes. */
-#ifndef LOAM_CLI_MODEL_TYPE_H
-#define LOAM_CLI_MODEL_TYPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ uint64_t model_parameter_count(const struct gguf *gguf);
 uint64_t model_tensor_bytes(const struct gguf *gguf);
 /* Weight bytes that a decode step of one sequence reads (model_step_share). */
 uint64_t model_step_bytes(const struct model *model);
-
-#endif

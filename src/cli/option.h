@@ -6,8 +6,7 @@
  *
  *   argument beats environment beats the row's default.
  */
-#ifndef LOAM_CLI_OPTION_H
-#define LOAM_CLI_OPTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -241,5 +240,3 @@ const char *option_environment_name(const struct option_spec *spec, char *buffer
 
 /* Edits (insert, delete, replace, swap neighbours) between two words of at most 63 characters. */
 size_t edit_distance(const char *a, const char *b);
-
-#endif

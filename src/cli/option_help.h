@@ -1,6 +1,5 @@
 /* option_help: what a row of the option table says to people. */
-#ifndef LOAM_CLI_OPTION_HELP_H
-#define LOAM_CLI_OPTION_HELP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ const char *option_words(const struct option_spec *spec, char *text, size_t text
 static inline bool option_belongs(const struct option_spec *spec, const struct command *command) {
     return command->run != NULL && (spec->commands >> command->id & 1) != 0;
 }
-
-#endif

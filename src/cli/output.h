@@ -1,7 +1,6 @@
 /* output: standard output with checked writes, and the abilities of standard error.
  * Answers and results go to standard output; everything else to standard error.  Thread: main. */
-#ifndef LOAM_CLI_OUTPUT_H
-#define LOAM_CLI_OUTPUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ size_t output_columns(void);
 
 /* The peak of this process's resident memory. */
 uint64_t peak_rss_bytes(void);
-
-#endif

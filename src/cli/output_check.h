@@ -2,13 +2,10 @@
  *
  * Files are compared by device and inode, so links are followed.  An output that does not exist yet is compared by
  * folder and name.  Devices and pipes may be named repeatedly. */
-#ifndef LOAM_CLI_OUTPUT_CHECK_H
-#define LOAM_CLI_OUTPUT_CHECK_H
+#pragma once
 
 #include "base/status.h"
 #include "cli/option.h"
 
 /* STATUS_USAGE names the two options, and the file. */
 enum status output_check(const struct options *options, struct error *error) STATUS_CHECKED;
-
-#endif

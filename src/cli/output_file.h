@@ -1,7 +1,6 @@
 /* output_file: a text file written whole or not at all, through a temporary file in the same folder.  A device or a
  * pipe (/dev/stdout) is written directly.  So is a file of lines, each of which is valid by itself. */
-#ifndef LOAM_CLI_OUTPUT_FILE_H
-#define LOAM_CLI_OUTPUT_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ enum status output_file_put(struct output_file *file, const char *bytes, size_t 
 enum status output_file_commit(struct output_file *file, struct error *error) STATUS_CHECKED;
 /* safe after a commit, and on a file that was never opened */
 void output_file_abort(struct output_file *file);
-
-#endif

@@ -1,6 +1,5 @@
 /* page_fractions: reports the fractions of quantized pages (--set codec=dynamic, cache/page_fractions.h). */
-#ifndef LOAM_CLI_PAGE_FRACTIONS_H
-#define LOAM_CLI_PAGE_FRACTIONS_H
+#pragma once
 
 #include <jansson.h>
 
@@ -20,5 +19,3 @@ double fractions_mean(const struct page_fractions *fractions, uint64_t token_cou
 void fractions_print(const struct engine *engine, const struct sequence *sequence);
 /* The same for --json; NULL: all pages have one form. */
 json_t *fractions_json(const struct engine *engine, const struct sequence *sequence);
-
-#endif

@@ -1,6 +1,5 @@
 /* plan: a struct plan from the command line's options, and as JSON. */
-#ifndef LOAM_CLI_PLAN_H
-#define LOAM_CLI_PLAN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -52,5 +51,3 @@ json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes);
 
 enum kv_type kv_type_of_choice(uint64_t choice); /* of "f16|q8_0" */
 const char *kv_type_name(enum kv_type type);
-
-#endif

@@ -1,8 +1,7 @@
 /* progress: shows on standard error how far a long prefill is.  On a terminal it is a bar that is redrawn, from half
  * a second on and ten times a second at most, in one line whatever the terminal's width.  Elsewhere it is one
  * line per 10% once the work has taken some seconds, so that a log stays short.  Short work shows nothing. */
-#ifndef LOAM_CLI_PROGRESS_H
-#define LOAM_CLI_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ struct progress_parts {
 /* A measure_options.progress: context is a struct progress_parts; true, which stops, when Ctrl-C was pressed. */
 bool progress_part(void *context, const char *part, bool is_line);
 void progress_parts_end(struct progress_parts *parts); /* removes the line */
-
-#endif

@@ -1,6 +1,5 @@
 /* prompt: reads the prompt of -p, -f and --ids. */
-#ifndef LOAM_CLI_PROMPT_H
-#define LOAM_CLI_PROMPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ enum status prompt_read_text(const struct options *options, const char *path, ch
 enum status prompt_parse_ids(const char *text, struct token_list *list, struct error *error) STATUS_CHECKED;
 enum status prompt_check_ids(const struct token_list *list, size_t vocabulary_size, struct error *error)
     STATUS_CHECKED;
-
-#endif

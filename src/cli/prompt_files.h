@@ -1,6 +1,5 @@
 /* prompt_files: what -f names, a file or a folder, as texts (document/document.h). */
-#ifndef LOAM_CLI_PROMPT_FILES_H
-#define LOAM_CLI_PROMPT_FILES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -26,5 +25,3 @@ enum status prompt_files_add(struct prompt_files *files, const struct options *o
                              struct error *error) STATUS_CHECKED;
 void prompt_files_cut(struct prompt_files *files, size_t count); /* to the first ones */
 void prompt_files_deinit(struct prompt_files *files);
-
-#endif

@@ -1,6 +1,5 @@
 /* rebuilt: reports what was computed again instead of read (--set rebuild=recompute). */
-#ifndef LOAM_CLI_REBUILT_H
-#define LOAM_CLI_REBUILT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -10,5 +9,3 @@
 void rebuilt_print(const struct engine *engine);
 /* The same for --json; NULL: nobody asked. */
 json_t *rebuilt_json(const struct engine *engine);
-
-#endif

@@ -1,7 +1,6 @@
 /* reference: all commands and options in a form that other programs show: a manual page, a page of docs/, the
  * completions of shells.  All come from command_table and option_table. */
-#ifndef LOAM_CLI_REFERENCE_H
-#define LOAM_CLI_REFERENCE_H
+#pragma once
 
 #include "cli/command.h"
 
@@ -14,5 +13,3 @@ enum status reference_print(const struct program *program, size_t form, struct e
 void completion_print_bash(const struct program *program);
 void completion_print_zsh(const struct program *program);
 void completion_print_fish(const struct program *program);
-
-#endif

@@ -1,6 +1,5 @@
 /* sampling: the options of run and chat that decide which token comes next and where an answer ends. */
-#ifndef LOAM_CLI_SAMPLING_H
-#define LOAM_CLI_SAMPLING_H
+#pragma once
 
 #include "cli/option.h"
 #include "format/gguf.h"
@@ -21,5 +20,3 @@ enum status sampling_read(struct sampling *sampling, const struct options *optio
  * range. */
 enum status sampling_take_model(struct sampling *sampling, const struct options *options,
                                 const struct gguf *gguf, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* serve_log: the lines that `loam serve` writes about requests, on standard error. */
-#ifndef LOAM_CLI_SERVE_LOG_H
-#define LOAM_CLI_SERVE_LOG_H
+#pragma once
 
 #include "server/request_log.h"
 
@@ -10,5 +9,3 @@ enum { SERVE_LOG_TEXT, SERVE_LOG_JSON, SERVE_LOG_NONE };
 
 /* form: an index into SERVE_LOG_FORMS.  Questions about health and metrics that are answered have no line. */
 struct request_log serve_log_of(size_t form);
-
-#endif

@@ -2,8 +2,7 @@
  *
  *   served_model_open -> server_begin(served_model_describe) ... server_destroy -> served_model_close
  */
-#ifndef LOAM_CLI_SERVED_MODEL_H
-#define LOAM_CLI_SERVED_MODEL_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -40,5 +39,3 @@ enum status served_model_open(struct served_model *model, struct error *error) S
 enum status served_model_state(const struct served_model *model, struct error *error) STATUS_CHECKED;
 struct server_model served_model_describe(const struct served_model *model);
 void served_model_close(struct served_model *model); /* after server_destroy; safe after a failed open */
-
-#endif

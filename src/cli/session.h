@@ -1,6 +1,5 @@
 /* session: device, model, tokenizer and engine of one command, opened in this order and closed together. */
-#ifndef LOAM_CLI_SESSION_H
-#define LOAM_CLI_SESSION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -50,5 +49,3 @@ void session_close(struct session *session);
 
 /* Tokens of a prefill block: the smaller of -b and -ub. */
 size_t session_batch_size(const struct options *options);
-
-#endif

@@ -1,6 +1,5 @@
 /* sources: the sentences of documents that an answer attended to, for `loam explain` and /sources of `loam chat`. */
-#ifndef LOAM_CLI_SOURCES_H
-#define LOAM_CLI_SOURCES_H
+#pragma once
 
 #include "cli/prompt_files.h"
 #include "explain/explain_sources.h"
@@ -11,5 +10,3 @@ enum status sources_find(const struct explain *explain, const struct explain_tex
                          struct error *error) STATUS_CHECKED;
 /* On standard output: where the sentence is, how much attention it got, and its text. */
 void sources_print(const struct prompt_files *files, const struct explain_span *span);
-
-#endif

@@ -1,6 +1,5 @@
 /* table: rows of texts, printed as a Markdown table whose columns are aligned for the eye too. */
-#ifndef LOAM_CLI_TABLE_H
-#define LOAM_CLI_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ void table_deinit(struct table *table);
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Appends the lines to text. */
 void table_write(const struct table *table, struct text *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* trace_file: --trace FILE of a command: the timeline of its engine (platform/trace.h). */
-#ifndef LOAM_CLI_TRACE_FILE_H
-#define LOAM_CLI_TRACE_FILE_H
+#pragma once
 
 #include "base/status.h"
 #include "cli/option.h"
@@ -18,5 +17,3 @@ enum status trace_file_open(struct trace_file *file, const struct options *optio
 /* Call when the engine is destroyed, also after a failure or an interruption, when the timeline is wanted most.
  * Returns status, or, if status was OK, why the file could not be written. */
 enum status trace_file_close(struct trace_file *file, enum status status, struct error *error) STATUS_CHECKED;
-
-#endif

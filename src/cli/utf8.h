@@ -1,11 +1,8 @@
 /* utf8: makes untrusted bytes (a model's tokens, a file's names) safe to print. */
-#ifndef LOAM_CLI_UTF8_H
-#define LOAM_CLI_UTF8_H
+#pragma once
 
 #include <stddef.h>
 
 /* Writes bytes into buffer (zero-terminated, cut to fit with "...") so that a terminal only shows them: control
  * characters as \n, \t or \xHH, invalid bytes as \xHH. */
 const char *utf8_escape(const char *bytes, size_t length, char *buffer, size_t buffer_bytes);
-
-#endif

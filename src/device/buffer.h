@@ -7,8 +7,7 @@
  *                  one address or two.  The host touches what work on a stream reads or writes when that work is done:
  *                  after a stream_synchronize, or when a ticket of it is done.
  */
-#ifndef LOAM_DEVICE_BUFFER_H
-#define LOAM_DEVICE_BUFFER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ static inline void *span_host(struct span span) {
     ASSERT(span.buffer->host != NULL);
     return (uint8_t *)span.buffer->host + span.offset;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * next stream_synchronize, and must last until then.
  * Thread: one engine thread calls.
  */
-#ifndef LOAM_DEVICE_DEVICE_H
-#define LOAM_DEVICE_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -828,5 +827,3 @@ struct device_counts device_counts(const struct device *device);
 /* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL
  * for a device without a pool. */
 struct pool *device_pool(struct device *device);
-
-#endif

@@ -1,6 +1,5 @@
 /* device_list: what this machine has to compute with, and why something of it cannot be used. */
-#ifndef LOAM_DEVICE_DEVICE_LIST_H
-#define LOAM_DEVICE_DEVICE_LIST_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ struct device_list {
 
 /* Opens each card for a moment, which takes a fraction of a second. */
 void device_list_read(struct device_list *list);
-
-#endif

@@ -1,6 +1,5 @@
 /* device_open: the device that a name stands for. */
-#ifndef LOAM_DEVICE_DEVICE_OPEN_H
-#define LOAM_DEVICE_DEVICE_OPEN_H
+#pragma once
 
 #include "device/device.h"
 #include "tensor/type.h"
@@ -20,5 +19,3 @@ enum status device_open(struct device **device, const struct device_request *req
 
 /* What a card has of `elements` weights of a type: as many bytes as the file, or more where it has them as halves. */
 uint64_t device_card_bytes(enum tensor_type type, uint64_t elements);
-
-#endif

@@ -6,8 +6,7 @@
  *
  *   block + sample_offset   [sample_count][k_dimension] halves, then [sample_count] bytes: the tokens, ascending
  */
-#ifndef LOAM_DEVICE_KEY_SAMPLE_H
-#define LOAM_DEVICE_KEY_SAMPLE_H
+#pragma once
 
 #include "base/random.h"
 #include "device/device.h"
@@ -34,5 +33,3 @@ static inline void key_sample_draw(uint8_t *tokens, size_t count, size_t layer_i
     for (size_t token = 0; drawn < count; token++)
         if (random_below(&random, KV_CHUNK_TOKENS - token) < count - drawn) tokens[drawn++] = (uint8_t)token;
 }
-
-#endif

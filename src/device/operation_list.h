@@ -2,8 +2,7 @@
  *
  * An operation that is added is a copy: of what it names in the host's memory, and of the buffers that its spans name.
  * So the caller may change all of that at once.  A graph of the cpu device is such a list. */
-#ifndef LOAM_DEVICE_OPERATION_LIST_H
-#define LOAM_DEVICE_OPERATION_LIST_H
+#pragma once
 
 #include "device/device.h"
 
@@ -104,5 +103,3 @@ void operation_launch(const struct operation *operation, const struct device_ope
  * from the rows of the step, where the operation has them. */
 void operation_launch_now(struct operation *operation, const struct device_operations *operations,
                           struct stream *stream);
-
-#endif

@@ -6,8 +6,7 @@
  *   bits 30..31  the pool, 1 to 3; 0: the chunk is nowhere, and the word is PLACE_NOWHERE
  *   bits 0..29   the slot
  */
-#ifndef LOAM_DEVICE_PLACE_H
-#define LOAM_DEVICE_PLACE_H
+#pragma once
 
 #include "device/buffer.h"
 
@@ -54,5 +53,3 @@ static inline struct span kv_pools_chunk(const struct kv_pools *pools, uint32_t 
     if (place == PLACE_NOWHERE) return (struct span){.buffer = NULL};
     return kv_pool_slot(&pools->list[place_pool(place)], place_slot(place));
 }
-
-#endif

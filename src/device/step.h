@@ -1,7 +1,6 @@
 /* step: what differs from one step of a sequence to the next, as operations read it in the device's memory when they
  * run.  Read by the host and by the kernels of every device. */
-#ifndef LOAM_DEVICE_STEP_H
-#define LOAM_DEVICE_STEP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ struct step_reuse {
     uint64_t rows, age_sum, age_max; /* of the lists of hits */
     uint64_t chosen_rows, scored;    /* of hits: what the lists would have had, and the candidates of their scores */
 };
-
-#endif

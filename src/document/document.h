@@ -8,8 +8,7 @@
  *
  * Whatever else the bytes are, the error says what they look like and what to do.  The bytes may be anybody's: the
  * memory and the time are bounded by their length and by text_bytes_max.  Thread-safe. */
-#ifndef LOAM_DOCUMENT_DOCUMENT_H
-#define LOAM_DOCUMENT_DOCUMENT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -43,5 +42,3 @@ struct document {
 enum status document_read(struct document *document, const struct document_source *source,
                           struct error *error) STATUS_CHECKED;
 void document_deinit(struct document *document);
-
-#endif

@@ -1,7 +1,6 @@
 /* encoding: text of other encodings as UTF-8.  Converted by iconv, of the encodings of a table alone: a page may name
  * any, and not all converters of a C library were made for strangers' bytes. */
-#ifndef LOAM_DOCUMENT_ENCODING_H
-#define LOAM_DOCUMENT_ENCODING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ size_t encoding_utf8_length(const char *bytes, size_t length);
 /* Appends; encoding is of encoding_find.  What it does not have becomes U+FFFD. */
 enum status encoding_decode(const char *encoding, const char *bytes, size_t length, struct text *text,
                             struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* epub: the chapters of an EPUB, in the order of reading. */
-#ifndef LOAM_DOCUMENT_EPUB_H
-#define LOAM_DOCUMENT_EPUB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ bool epub_is(const char *bytes, size_t length);
  * text_bytes_max bounds what is unpacked.  STATUS_USAGE: damaged, protected, or without any text. */
 enum status epub_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text,
                       struct error *error) STATUS_CHECKED;
-
-#endif

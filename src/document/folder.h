@@ -1,6 +1,5 @@
 /* folder: the files of a folder and of those in it, in a fixed order. */
-#ifndef LOAM_DOCUMENT_FOLDER_H
-#define LOAM_DOCUMENT_FOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,5 +18,3 @@ bool folder_is(const char *path);
  * out, and so are links to folders and what is no file.  STATUS_USAGE: there are too many; STATUS_IO. */
 enum status folder_open(struct folder *folder, const char *path, struct error *error) STATUS_CHECKED;
 void folder_close(struct folder *folder); /* safe after a failure */
-
-#endif

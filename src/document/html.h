@@ -1,6 +1,5 @@
 /* html: what a page says. */
-#ifndef LOAM_DOCUMENT_HTML_H
-#define LOAM_DOCUMENT_HTML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ bool html_begins(const char *bytes, size_t length);
  * an empty line.  is_xml: as a chapter of an EPUB is, without its title.  Nothing is appended of an empty one. */
 enum status html_read(const char *bytes, size_t length, bool is_xml, struct text *text, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -6,8 +6,7 @@
  * at its beginning, since templates cut blanks off what users say.  document_read takes vertical tabs out of what it
  * reads, so no file can pretend to be another.  Both characters are in the vocabularies of models that do not have all
  * bytes (SmolLM2's lacks separators of ASCII). */
-#ifndef LOAM_DOCUMENT_MARK_H
-#define LOAM_DOCUMENT_MARK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ void mark_walk_to(struct mark_walk *walk, size_t at);
 void mark_add_file(struct text *text, const char *name);
 /* Behind the line of a file's mark that begins at `at`; `at`: none begins there. */
 size_t mark_file_end(const char *text, size_t length, size_t at);
-
-#endif

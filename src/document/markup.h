@@ -2,8 +2,7 @@
  *
  * No tree is built: what a text needs of a page (and of an EPUB's lists) is in its tags.  The reader never fails, what
  * it does not understand is text, and each byte is looked at a bounded number of times. */
-#ifndef LOAM_DOCUMENT_MARKUP_H
-#define LOAM_DOCUMENT_MARKUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ bool markup_is(const struct markup_token *token, const char *name);         /* u
 void markup_decode(const char *bytes, size_t length, struct text *text);
 /* Appends a tag's attribute, decoded; false: it has none of this name. */
 bool markup_attribute(const struct markup_token *token, const char *name, struct text *value);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A program and not a library: a PDF is the most hostile of these formats, and a process of its own can be bounded and
  * can crash; its library would bring cairo, fonts and C++ to whoever never reads one. */
-#ifndef LOAM_DOCUMENT_PDF_H
-#define LOAM_DOCUMENT_PDF_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@
  * finds no text; the message goes on behind the file's name. */
 enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text,
                      struct error *error) STATUS_CHECKED;
-
-#endif

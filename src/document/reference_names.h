@@ -1,6 +1,5 @@
 /* reference_names: the names of HTML's character references, as the standard lists them: "amp;" and "amp". */
-#ifndef LOAM_DOCUMENT_REFERENCE_NAMES_H
-#define LOAM_DOCUMENT_REFERENCE_NAMES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -10,5 +9,3 @@ struct reference_name {
 extern const struct reference_name
     reference_names[]; /* [reference_name_count], sorted by the bytes of the name */
 extern const size_t reference_name_count;
-
-#endif

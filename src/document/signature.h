@@ -1,6 +1,5 @@
 /* signature: what bytes are that are no text. */
-#ifndef LOAM_DOCUMENT_SIGNATURE_H
-#define LOAM_DOCUMENT_SIGNATURE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,5 +12,3 @@ struct signature {
 };
 /* NULL: they begin like nothing that is known. */
 const struct signature *signature_find(const char *bytes, size_t length);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Only what EPUBs have: stored and deflated files, no encryption, no parts, below 4 GiB.  zlib decodes; the archive's
  * directory is read here, since that is a page of code, and a library for it would be one more to install. */
-#ifndef LOAM_DOCUMENT_ZIP_H
-#define LOAM_DOCUMENT_ZIP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ bool zip_find(const struct zip *zip, const char *name, size_t name_length, struc
 /* Appends the file's bytes.  STATUS_USAGE: it is damaged, encrypted, packed in another way, or the budget is spent. */
 enum status zip_read(struct zip *zip, const struct zip_file *file, struct text *text, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,8 +1,7 @@
 /* document_terms: what identifies a model's saved documents and those of one owner, for a thread that exports or
  * imports a document with a store of its own while the engine goes on.
  */
-#ifndef LOAM_ENGINE_DOCUMENT_TERMS_H
-#define LOAM_ENGINE_DOCUMENT_TERMS_H
+#pragma once
 
 #include "cache/store/parcel.h"
 
@@ -22,5 +21,3 @@ struct document_terms {
  * attach to: the field, found and expected. */
 enum status document_terms_accept(void *context, struct parcel_document *document, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -20,8 +20,7 @@
  * A document belongs to the bytes of the model file, the types of K and V, and the selection's key index, its learned
  * weights included.  Thread: the engine's.
  */
-#ifndef LOAM_ENGINE_DOCUMENTS_H
-#define LOAM_ENGINE_DOCUMENTS_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -102,5 +101,3 @@ enum status documents_terms(const struct documents *documents, const char *owner
  * folder is read-only. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,
                                       uint64_t token_capacity, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -5,8 +5,7 @@
  * A step takes any mix of sequences.  Up to 64 sequences that decode together share each read of the weights.
  * Thread: one.
  */
-#ifndef LOAM_ENGINE_ENGINE_H
-#define LOAM_ENGINE_ENGINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -305,5 +304,3 @@ uint64_t engine_failed_document(const struct engine *engine);
 /* device_state of the engine's device. */
 enum status engine_device_state(const struct engine *engine, struct error *error) STATUS_CHECKED;
 bool engine_saves(const struct engine *engine); /* prompts become documents, and attach to them */
-
-#endif

@@ -9,8 +9,7 @@
  *   page_fractions    pages in 4 bits               hard_heads   heads that choose anew
  *   persistent_heads  heads that stay in RAM
  */
-#ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
-#define LOAM_ENGINE_ENGINE_INTERNAL_H
+#pragma once
 
 #include "cache/inputs.h"
 #include "engine/documents.h"
@@ -163,5 +162,3 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
 void sequence_note_whole(struct sequence *sequence, uint64_t position, const struct select_rule *rule);
 /* Notes the tokens stored from position on, if the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
-
-#endif

@@ -3,8 +3,7 @@
  * They are computed once more, from the keys as they are stored, by the kernels of selected attention: the step's own
  * attention may have left rows out.  In a cache of which only a part is in RAM the chunks are fetched, a few at a time.
  * Each chunk is scored alone, so that the sums do not depend on who shares the work.  Thread: the engine's. */
-#ifndef LOAM_EVAL_ATTENTION_WEIGHTS_H
-#define LOAM_EVAL_ATTENTION_WEIGHTS_H
+#pragma once
 
 #include "cache/kv_tier.h"
 #include "kernels/attention/attention.h"
@@ -40,5 +39,3 @@ struct attention_query {
 /* Adds their weights to sums: [row_capacity]. */
 enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -7,8 +7,7 @@
  *
  * A step that is repeated, with the same position, counts once; steps of the prompt's own tokens do not count.  Thread:
  * the engine's. */
-#ifndef LOAM_EVAL_EXPLAIN_H
-#define LOAM_EVAL_EXPLAIN_H
+#pragma once
 
 #include "document/mark.h"
 #include "explain/attention_weights.h"
@@ -63,5 +62,3 @@ enum status explain_sentences(const char *text, size_t length, struct explain_sp
  * all spans (logarithm of the lift over that of the distance) says how much a place gets.  The rank is the share
  * over what is usual at its place, times the logarithm of how many times the usual a token of it got. */
 void explain_rank(struct explain_span *spans, size_t count);
-
-#endif

@@ -1,6 +1,5 @@
 /* explain_sources: which sentences of texts an answer's tokens attended to, of texts that a prompt contains. */
-#ifndef LOAM_EVAL_EXPLAIN_SOURCES_H
-#define LOAM_EVAL_EXPLAIN_SOURCES_H
+#pragma once
 
 #include "explain/explain.h"
 #include "token/tokenizer.h"
@@ -23,5 +22,3 @@ struct explain_texts {
 enum status explain_find_sources(const struct explain *explain, const struct explain_texts *texts,
                                  struct explain_span **spans, size_t *span_count, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -10,8 +10,7 @@
  * Limits (gguf_limits below) bound what a small file can make us allocate: memory used
  * is at most a small multiple of the file's own header.
  */
-#ifndef LOAM_FORMAT_GGUF_H
-#define LOAM_FORMAT_GGUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -161,5 +160,3 @@ enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *err
 enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
                               struct error *error) STATUS_CHECKED;
 enum status gguf_writer_commit(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;
-
-#endif

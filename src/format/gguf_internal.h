@@ -1,6 +1,5 @@
 /* gguf_internal: what the files of the GGUF reader share. */
-#ifndef LOAM_FORMAT_GGUF_INTERNAL_H
-#define LOAM_FORMAT_GGUF_INTERNAL_H
+#pragma once
 
 #include "format/gguf.h"
 
@@ -40,5 +39,3 @@ const char *gguf_path_shown(const char *path);
 enum { GGUF_NAME_SHOWN = 80 }; /* bytes of an untrusted name in a message */
 #define GGUF_SHOWN(string) \
     (int)((string).length < GGUF_NAME_SHOWN ? (string).length : GGUF_NAME_SHOWN), (string).text
-
-#endif

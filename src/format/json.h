@@ -5,8 +5,7 @@
  * values than JSON_VALUES_MAX.
  * A failure names the file and the line.
  */
-#ifndef LOAM_FORMAT_JSON_H
-#define LOAM_FORMAT_JSON_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ enum status json_parse_part(const char *text, uint64_t length, const char *path,
 /* A file of at most limit_bytes.  STATUS_IO: it cannot be read.  STATUS_MODEL: it is not JSON. */
 enum status json_parse_file(const char *path, uint64_t limit_bytes, json_t **value, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* path_tail: paths in messages, whose length is bounded. */
-#ifndef LOAM_FORMAT_PATH_TAIL_H
-#define LOAM_FORMAT_PATH_TAIL_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -12,5 +11,3 @@ static inline const char *path_tail(const char *path, size_t length_max) {
     size_t length = strlen(path);
     return length <= length_max ? path : path + length - length_max;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * stay, with the logits of steps, so a draft changes no answer.  How long it is follows from how many of late were
  * right, and from what rows cost on this machine beside a step (0097): an answer that never goes on as before loses
  * half a step and a hundredth of its time at most, as far as the times of steps and passes are what they were. */
-#ifndef LOAM_GENERATE_DRAFT_H
-#define LOAM_GENERATE_DRAFT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ size_t draft_next(struct draft *draft, const struct token_list *tokens, token_id
                   token_id drafted[DRAFT_MAX]);
 /* A pass took so long, and of the drafted ones so many were right; 0: it was a step. */
 void draft_learn(struct draft *draft, size_t drafted, size_t right, double seconds);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Nothing is printed.  Text goes to the answer's sink, everything else to the listener.  Thread: the engine's.
  */
-#ifndef LOAM_GENERATE_GENERATE_H
-#define LOAM_GENERATE_GENERATE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -153,5 +152,3 @@ enum status generation_run(struct generation *generation, struct answer *const *
 /* Tokens per second; 0: there were no tokens. */
 double generation_prefill_rate(const struct generation_figures *figures);
 double generation_decode_rate(const struct generation_figures *figures);
-
-#endif

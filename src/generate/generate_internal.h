@@ -1,5 +1,4 @@
-#ifndef LOAM_GENERATE_GENERATE_INTERNAL_H
-#define LOAM_GENERATE_GENERATE_INTERNAL_H
+#pragma once
 
 #include "generate/generate.h"
 
@@ -21,5 +20,3 @@ void generation_note(const struct generation *generation, struct answer *answer)
 enum status generation_recover(struct generation *generation, struct answer *const *answers,
                                size_t answer_count, const struct error *reason, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,8 +1,7 @@
 /* logit_mask: rules out tokens while an answer is sampled, for answers that must have a given form.
  *
  * The sampler calls apply before every pick and accept after it (sampler_set_mask), on the thread that samples. */
-#ifndef LOAM_GENERATE_LOGIT_MASK_H
-#define LOAM_GENERATE_LOGIT_MASK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ struct logit_mask {
     bool (*is_complete)(void *context);
     void (*destroy)(void *context); /* may be NULL */
 };
-
-#endif

@@ -3,8 +3,7 @@
  * Documents come first and the question last, in a chat template and in raw text.  So all questions about the same
  * documents share a prefix, up to a few tokens before the question, and one saved prefix serves them all.
  * Thread-safe. */
-#ifndef LOAM_GENERATE_PROMPT_H
-#define LOAM_GENERATE_PROMPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *t
 enum status prompt_encode_chat(const struct prompt *prompt, const struct chat_template *chat,
                                const struct tokenizer *tokenizer, struct token_list *list,
                                struct error *error) STATUS_CHECKED;
-
-#endif

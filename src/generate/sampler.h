@@ -4,8 +4,7 @@
  * temperature 0 is greedy (the lowest id wins a tie).  The same seed and logits give the same tokens on
  * any thread count: one generator per sampler, one draw per token.
  */
-#ifndef LOAM_GENERATE_SAMPLER_H
-#define LOAM_GENERATE_SAMPLER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ void sampler_top(const float *logits, size_t vocabulary_size, struct token_proba
 /* The same, and returns the log-probability of one token: where it is among the likeliest, that very number. */
 float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
                      struct token_probability *top, size_t count);
-
-#endif

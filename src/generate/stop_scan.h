@@ -4,8 +4,7 @@
  * Text that may be the beginning of a stop string is held back until the next piece decides.  The stop string itself
  * and what follows are never passed on.
  */
-#ifndef LOAM_GENERATE_STOP_SCAN_H
-#define LOAM_GENERATE_STOP_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ enum status stop_scan_push(struct stop_scan *scan, const char *piece, size_t len
                            struct error *error) STATUS_CHECKED;
 void stop_scan_drop(struct stop_scan *scan, size_t count);
 void stop_scan_deinit(struct stop_scan *scan);
-
-#endif

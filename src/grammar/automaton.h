@@ -2,8 +2,7 @@
  *
  * It is found by exploring: from a first state, what each class of bytes leads to, until no state is new.  From every
  * state that stays the end can be reached.  Immutable then. */
-#ifndef LOAM_GRAMMAR_AUTOMATON_H
-#define LOAM_GRAMMAR_AUTOMATON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ static inline uint16_t automaton_next(const struct automaton *a, uint32_t state,
 
 /* Whether it describes the whole text. */
 bool automaton_accepts(const struct automaton *automaton, const uint8_t *text, size_t length);
-
-#endif

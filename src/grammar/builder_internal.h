@@ -2,8 +2,7 @@
  *
  * Places are made in order of discovery and read from a list, so that a schema of any shape takes no recursion.  What a
  * place may be is first a list of entries, forms and other places; json_schema_resolve makes forms of all of them. */
-#ifndef LOAM_GRAMMAR_BUILDER_INTERNAL_H
-#define LOAM_GRAMMAR_BUILDER_INTERNAL_H
+#pragma once
 
 #include "grammar/grammar_internal.h"
 
@@ -67,5 +66,3 @@ enum status builder_reference(const struct builder *builder, uint32_t place, con
 enum status builder_read(struct builder *builder, uint32_t place, struct error *error) STATUS_CHECKED;
 /* Heights, then the list of forms of each place. */
 enum status builder_resolve(struct builder *builder, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -4,8 +4,7 @@
  * its bytes: an object, an array, a string, a number or one of some literals.  References and anyOf are gone: they
  * became lists of forms.  A form's height is how deep the shallowest value of it nests, so that an answer never opens
  * what it could not close within JSON_OUTPUT_DEPTH_MAX; shortest is how many bytes its shortest value has. */
-#ifndef LOAM_GRAMMAR_GRAMMAR_INTERNAL_H
-#define LOAM_GRAMMAR_GRAMMAR_INTERNAL_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -146,5 +145,3 @@ static inline uint32_t form_item_place(const struct form *form, uint32_t index) 
  * or one blank. */
 enum { SPACE_NONE = 0, SPACE_OVER = 1, SPACE_LINE = 2, SPACE_INDENT_MAX = 20, SPACE_SHORT = 254, SPACE_WRONG = 255 };
 uint8_t space_next(uint8_t state, uint8_t byte);
-
-#endif

@@ -1,6 +1,5 @@
 /* json_answers: one schema for several answers that are sampled together. */
-#ifndef LOAM_GRAMMAR_JSON_ANSWERS_H
-#define LOAM_GRAMMAR_JSON_ANSWERS_H
+#pragma once
 
 #include "engine/engine.h"
 #include "generate/sampler.h"
@@ -20,5 +19,3 @@ enum status json_answers_open(struct json_answers *answers, const char *schema, 
 enum status json_answers_mask(struct json_answers *answers, const struct tokenizer *tokenizer,
                               struct sampler *sampler, struct error *error) STATUS_CHECKED;
 void json_answers_close(struct json_answers *answers); /* when no sampler has a mask of it any more */
-
-#endif

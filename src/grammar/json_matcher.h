@@ -6,8 +6,7 @@
  *
  * All memory is taken at creation.  Not thread-safe; schema and trie are borrowed and can be shared.
  */
-#ifndef LOAM_GRAMMAR_JSON_MATCHER_H
-#define LOAM_GRAMMAR_JSON_MATCHER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ enum status json_matcher_accept(struct json_matcher *matcher, token_id id, struc
 bool json_matcher_may_end(const struct json_matcher *matcher);
 /* Nothing can follow. */
 bool json_matcher_is_complete(struct json_matcher *matcher);
-
-#endif

@@ -12,8 +12,7 @@
  * What is written is always valid against the schema, but not everything valid can be written: see
  * docs/decisions for order of properties, whitespace and the length of numbers.
  */
-#ifndef LOAM_GRAMMAR_JSON_SCHEMA_H
-#define LOAM_GRAMMAR_JSON_SCHEMA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -35,5 +34,3 @@ enum status json_schema_compile(struct json_schema **schema, const char *text, s
 /* Any JSON object. */
 enum status json_schema_any_object(struct json_schema **schema, struct error *error) STATUS_CHECKED;
 void json_schema_destroy(struct json_schema *schema); /* NULL allowed */
-
-#endif

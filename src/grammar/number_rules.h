@@ -2,8 +2,7 @@
  *
  * Differs from unlimited numbers: no exponents, and at most 15 digits where there are some behind the point, so that
  * binary arithmetic compares as decimal digits do. */
-#ifndef LOAM_GRAMMAR_NUMBER_RULES_H
-#define LOAM_GRAMMAR_NUMBER_RULES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -37,5 +36,3 @@ bool decimal_read(struct decimal *decimal, const json_t *number);
 enum status number_rules_compile(const struct number_rules *rules, struct arena *arena,
                                  struct automaton **automaton, uint64_t *work, struct error *error)
     STATUS_CHECKED;
-
-#endif

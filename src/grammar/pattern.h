@@ -5,8 +5,7 @@
  * does . leave out?): what is described here matches in both, so it may be less than either takes.
  *
  * A character has one way to be written: as itself, or with the escape that JSON needs. */
-#ifndef LOAM_GRAMMAR_PATTERN_H
-#define LOAM_GRAMMAR_PATTERN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ bool pattern_step(const struct pattern *pattern, const uint32_t *set, uint8_t by
 bool pattern_ends(const struct pattern *pattern, const uint32_t *set);
 /* Marks the bytes that begin a class: those of one class lead alike. */
 void pattern_mark_classes(const struct pattern *pattern, bool begins[257]);
-
-#endif

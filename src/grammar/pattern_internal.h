@@ -1,6 +1,5 @@
 /* The states of a pattern, and how they are made. */
-#ifndef LOAM_GRAMMAR_PATTERN_INTERNAL_H
-#define LOAM_GRAMMAR_PATTERN_INTERNAL_H
+#pragma once
 
 #include "grammar/pattern.h"
 
@@ -34,5 +33,3 @@ enum status pattern_add(struct pattern *pattern, enum pattern_kind kind, uint32_
 enum status pattern_add_characters(struct pattern *pattern, const struct character_range *ranges,
                                    size_t count, uint32_t to, uint32_t *from, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* reader: the schemas that a value of one place must meet, together. */
-#ifndef LOAM_GRAMMAR_READER_H
-#define LOAM_GRAMMAR_READER_H
+#pragma once
 
 #include "grammar/builder_internal.h"
 
@@ -52,5 +51,3 @@ bool reader_has_type(const json_t *value, unsigned types);
 enum status reader_refer(const struct reader *reader, bool *is_reference, struct error *error) STATUS_CHECKED;
 /* anyOf and oneOf: places of their own, one for each alternative with all the rest.  *is_split: there was one. */
 enum status reader_split(const struct reader *reader, bool *is_split, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* strings: what several schemas together say about a string or a number. */
-#ifndef LOAM_GRAMMAR_STRINGS_H
-#define LOAM_GRAMMAR_STRINGS_H
+#pragma once
 
 #include "grammar/number_rules.h"
 #include "grammar/reader.h"
@@ -20,5 +19,3 @@ enum status number_form(const struct reader *reader, bool only_integer, struct f
 /* Whether a string or number of enum or const meets the other keywords. */
 enum status scalar_meets(const struct reader *reader, const json_t *value, bool *meets, struct error *error)
     STATUS_CHECKED;
-
-#endif

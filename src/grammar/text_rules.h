@@ -1,6 +1,5 @@
 /* text_rules: what several keywords together ask of a string, as an automaton over its JSON with the quotes. */
-#ifndef LOAM_GRAMMAR_TEXT_RULES_H
-#define LOAM_GRAMMAR_TEXT_RULES_H
+#pragma once
 
 #include "grammar/automaton.h"
 #include "grammar/pattern.h"
@@ -25,5 +24,3 @@ enum status text_rules_add_format(struct text_rules *rules, const char *name, st
  * explorer. */
 enum status text_rules_compile(struct text_rules *rules, struct arena *arena, struct automaton **automaton,
                                uint64_t *work, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* thread: one way to read the answer so far, and how a byte changes it. */
-#ifndef LOAM_GRAMMAR_THREAD_INTERNAL_H
-#define LOAM_GRAMMAR_THREAD_INTERNAL_H
+#pragma once
 
 #include "grammar/grammar_internal.h"
 
@@ -105,5 +104,3 @@ void thread_step(struct stepper *stepper, const struct thread *thread, uint8_t b
 bool thread_is_outside(const struct thread *thread);
 /* The answer may end here. */
 bool thread_may_end(const struct stepper *stepper, const struct thread *thread);
-
-#endif

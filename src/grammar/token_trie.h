@@ -1,8 +1,7 @@
 /* token_trie: a vocabulary as a tree of bytes, so that one walk finds every token that may come next.
  *
  * Made once for each model; immutable then, and of any number of threads. */
-#ifndef LOAM_GRAMMAR_TOKEN_TRIE_H
-#define LOAM_GRAMMAR_TOKEN_TRIE_H
+#pragma once
 
 #include "token/tokenizer.h"
 
@@ -13,5 +12,3 @@ struct token_trie;
 enum status token_trie_create(struct token_trie **trie, const struct tokenizer *tokenizer,
                               struct error *error) STATUS_CHECKED;
 void token_trie_destroy(struct token_trie *trie); /* NULL allowed */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Inside a string almost every token may come next, and walking all of them takes too long.  So the trie has the set of
  * tokens that stay inside a string, and a second tree of the others: their bytes after the closing quote. */
-#ifndef LOAM_GRAMMAR_TRIE_INTERNAL_H
-#define LOAM_GRAMMAR_TRIE_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -37,5 +36,3 @@ struct token_trie {
     size_t vocabulary_size, word_count, closed_count;
     uint32_t characters_max;
 };
-
-#endif

@@ -11,8 +11,7 @@
  *
  * A program is constant after jinja_program_create: several threads may render it.
  */
-#ifndef LOAM_JINJA_JINJA_H
-#define LOAM_JINJA_JINJA_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -78,5 +77,3 @@ void jinja_output_deinit(struct jinja_output *output);
  * STATUS_UNSUPPORTED, with the line: what it does to these values is an error, or is not known. */
 enum status jinja_render(const struct jinja_program *program, const struct jinja_input *input,
                          struct jinja_output *output, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,7 +1,6 @@
 /* The values of a rendering, and the run that owns them.  The first failure of a run stays: everything after it does
  * nothing and gives undefined values, so only loops look. */
-#ifndef LOAM_JINJA_JINJA_INTERNAL_H
-#define LOAM_JINJA_JINJA_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -286,5 +285,3 @@ enum jinja_operator {
 };
 struct jinja_value jinja_operate(struct jinja_run *run, enum jinja_operator operation,
                                  const struct jinja_value *left, const struct jinja_value *right);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tree of a template.  Nodes live in the program's arena and are constant. */
-#ifndef LOAM_JINJA_NODE_INTERNAL_H
-#define LOAM_JINJA_NODE_INTERNAL_H
+#pragma once
 
 #include "base/arena.h"
 #include "jinja/jinja_internal.h"
@@ -159,5 +158,3 @@ struct jinja_evaluator {
     jinja_macro_caller *call_macro; /* bodies are rendered above expressions */
 };
 struct jinja_value jinja_evaluate(const struct jinja_evaluator *evaluator, const struct jinja_node *node);
-
-#endif

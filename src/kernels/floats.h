@@ -4,8 +4,7 @@
  * header and instantiated by foo_avx2.c, by foo_neon.c and by foo_avx512.c, which defines FLOATS_512 first.
  * floats8 is 8 wide in all of them.
  */
-#ifndef LOAM_KERNELS_FLOATS_H
-#define LOAM_KERNELS_FLOATS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -368,5 +367,3 @@ FLOATS_INLINE floats floats_softcap(floats x, float softcap) {
     floats ratio = floats_divide(floats_set(2.0f), floats_add(e, floats_set(1.0f)));
     return floats_fnma(ratio, floats_set(softcap), floats_set(softcap));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* floats_neon: the registers of floats.h on 64-bit ARM: 8 floats in a pair of its registers, of which it has
  * 32, so that tiles made for 16 registers of 8 fit. */
-#ifndef LOAM_KERNELS_FLOATS_NEON_H
-#define LOAM_KERNELS_FLOATS_NEON_H
+#pragma once
 
 #include <arm_neon.h>
 
@@ -146,5 +145,3 @@ FLOATS_INLINE floats floats_keep(floats x) {
     __asm__("" : "+w"(x.low), "+w"(x.high));
     return x;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* kernels: every operation's table, filled for what this processor may use. */
-#ifndef LOAM_KERNELS_KERNELS_H
-#define LOAM_KERNELS_KERNELS_H
+#pragma once
 
 #include "kernels/abstract/abstract.h"
 #include "kernels/activation/activation.h"
@@ -41,5 +40,3 @@ struct kernels {
 };
 
 void kernels_init(struct kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* quantize_32: 32 activations to 8 bits and a scale, the same for matvec and matmul. */
-#ifndef LOAM_KERNELS_QUANTIZE_32_H
-#define LOAM_KERNELS_QUANTIZE_32_H
+#pragma once
 
 /* Below this the inverse of a scale would not be finite: such inputs count as zeros. */
 #define INPUT_TINY 1e-30f
@@ -38,6 +37,4 @@ static inline __attribute__((always_inline)) float quantize_32(const float *x, _
     *q = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     return round_to_half_precision(largest / 127);
 }
-#endif
-
 #endif

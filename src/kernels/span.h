@@ -11,8 +11,7 @@
  * Eight lanes are a register of matvec's, which takes 8 blocks or columns at once.  matmul has a row in each lane of a
  * register and takes the lanes of a span one after the other, in the order of the leaves of their tree, so that few of
  * them wait (matmul/span_leaves.h); a lane of a short last span that has no block is left out, which changes no bit. */
-#ifndef LOAM_KERNELS_SPAN_H
-#define LOAM_KERNELS_SPAN_H
+#pragma once
 
 enum {
     SPAN_LANES = 8,
@@ -20,5 +19,3 @@ enum {
     SPAN_GROUPS = 2,  /* of 256 columns, the same */
     SPAN_FLOAT_COLUMNS = 256
 };
-
-#endif

@@ -4,8 +4,7 @@
  * SIMDe in plain C and AVX2, so that the tests run the AVX-512 sources on machines without it.
  * What SIMDe 0.7.4 (Debian 12) lacks is defined here from what it has.
  */
-#ifndef LOAM_KERNELS_VECTOR_H
-#define LOAM_KERNELS_VECTOR_H
+#pragma once
 
 #if !defined(LOAM_SIMDE)
 #include <immintrin.h>
@@ -83,7 +82,5 @@ static inline __m128i vector_bytes(simde__m512i x) {
 }
 #undef _mm512_cvtepi32_epi8
 #define _mm512_cvtepi32_epi8(x) vector_bytes(x)
-
-#endif
 
 #endif

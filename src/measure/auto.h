@@ -11,8 +11,7 @@
  *
  * Where the machine's numbers cannot be had it is full, and the note says why.  Thread: the engine's.
  */
-#ifndef LOAM_MEASURE_AUTO_H
-#define LOAM_MEASURE_AUTO_H
+#pragma once
 
 #include "measure/machine_file.h"
 #include "model/model.h"
@@ -52,5 +51,3 @@ uint64_t auto_memory_bytes(double ram_bytes);
 /* What plans lose on a model: the file beside it (plan/kld_table.h).  STATUS_IO: there is none. */
 enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
                              const struct model_config *config, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Other load on the machine changes from second to second, so one figure for a whole run does not show what a step
  * could reach.  A pass is short: take one next to each step. */
-#ifndef LOAM_MEASURE_BANDWIDTH_H
-#define LOAM_MEASURE_BANDWIDTH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_
 /* Nanoseconds in which all threads of the pool read all of the memory, each its own part from front to back. */
 uint64_t bandwidth_pass_ns(const struct bandwidth *bandwidth, struct pool *pool);
 void bandwidth_close(struct bandwidth *bandwidth);
-
-#endif

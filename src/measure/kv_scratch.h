@@ -3,8 +3,7 @@
  *
  * It is named bench.XXXXXX and locked (flock) while its process lives.  A killed process leaves it; the next
  * kv_scratch_open in the same folder removes those that no process holds. */
-#ifndef LOAM_MEASURE_KV_SCRATCH_H
-#define LOAM_MEASURE_KV_SCRATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ enum status kv_scratch_open(struct kv_scratch *scratch, const char *directory, u
                             struct error *error) STATUS_CHECKED;
 /* Removes what kv_scratch_open created.  Close all files in it first.  Safe on zeros. */
 void kv_scratch_close(struct kv_scratch *scratch);
-
-#endif

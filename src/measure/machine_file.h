@@ -1,7 +1,6 @@
 /* machine_file: where the numbers of this machine are kept: $XDG_CACHE_HOME/loam/machine.json, or in ~/.cache.  They
  * are measured when they are first wanted, and again on another processor, with other kernels or other threads. */
-#ifndef LOAM_MEASURE_MACHINE_FILE_H
-#define LOAM_MEASURE_MACHINE_FILE_H
+#pragma once
 
 #include "measure/measure.h"
 
@@ -21,5 +20,3 @@ enum status machine_open(struct machine *machine, const struct machine_request *
 
 /* machine_read_gap by this machine's own file, whatever its processor; 0: there is none, and nothing is measured. */
 uint64_t machine_file_read_gap(void);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * What of it is used is measured (struct machine_use), within a time.  Thread: the engine's.
  */
-#ifndef LOAM_MEASURE_MEASURE_H
-#define LOAM_MEASURE_MEASURE_H
+#pragma once
 
 #include "plan/machine.h"
 #include "platform/cpu.h"
@@ -41,5 +40,3 @@ double machine_measure_memory(size_t thread_count);
  * are brought to the pace that this machine has now, and stay if they are another machine's.  Some seconds. */
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
                                  struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* The parts of a measurement. */
-#ifndef LOAM_MEASURE_MEASURE_INTERNAL_H
-#define LOAM_MEASURE_MEASURE_INTERNAL_H
+#pragma once
 
 #include <math.h>
 
@@ -91,5 +90,3 @@ enum status measure_tier(struct measurement *measurement, enum measure_pace pace
                          struct error *error) STATUS_CHECKED;
 /* After the matrices. */
 enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;
-
-#endif

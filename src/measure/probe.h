@@ -1,6 +1,5 @@
 /* probe: an engine over the probe model, whose steps are measured. */
-#ifndef LOAM_MEASURE_PROBE_H
-#define LOAM_MEASURE_PROBE_H
+#pragma once
 
 #include "engine/engine.h"
 #include "measure/measure_internal.h"
@@ -36,5 +35,3 @@ enum status probe_step_once(struct probe *probe, struct sequence *sequence, stru
 /* The quickest of as many as it takes. */
 enum status probe_step(struct probe *probe, struct sequence *sequence, double *seconds, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* probe_model: a model of random weights to measure steps with: 4 layers of 8 KV heads of 64, and little else. */
-#ifndef LOAM_MEASURE_PROBE_MODEL_H
-#define LOAM_MEASURE_PROBE_MODEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ enum {
 
 /* Writes a GGUF file of so many layers, whose KV heads have so many query heads each. */
 enum status probe_model_write(const char *path, uint32_t layers, uint32_t group, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -4,8 +4,7 @@
  * samples of the tensors' bytes.  The fingerprint guards against mix-ups, not against malice.  Shapes, types, finite
  * numbers and score ranges are checked before use.  Thread: any, after open.
  */
-#ifndef LOAM_MODEL_CALIBRATION_H
-#define LOAM_MODEL_CALIBRATION_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ const float *calibration_reuse_curve(const struct calibration *calibration, size
 /* [layer_count][CALIBRATION_ROUNDINGS]: relative error of a layer's attention with K or V rounded; NULL: not in the
  * file. */
 const float *calibration_kv_sensitivity(const struct calibration *calibration);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Thread: the model's.
  */
-#ifndef LOAM_MODEL_EXPERT_PAGES_H
-#define LOAM_MODEL_EXPERT_PAGES_H
+#pragma once
 
 #include "model/model.h"
 #include "model/weight_reader.h"
@@ -52,5 +51,3 @@ void expert_pages_expect(struct expert_pages *pages, const struct expert_picks *
  * next ones are taken.  After a failure expert_pages_begin is next, and reads anew. */
 enum status expert_pages_await(struct expert_pages *pages, const void *const *places[EXPERT_PARTS],
                                struct error *error) STATUS_CHECKED;
-
-#endif

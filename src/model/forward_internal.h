@@ -4,8 +4,7 @@
  * rows whose logits are wanted are needed.  So the last pass may be `narrowed`: K and V of all rows are stored, and
  * everything after that works on the wanted rows.
  */
-#ifndef LOAM_MODEL_FORWARD_INTERNAL_H
-#define LOAM_MODEL_FORWARD_INTERNAL_H
+#pragma once
 
 #include "model/model.h"
 
@@ -251,5 +250,3 @@ void layer_add_inputs(struct layer_pass *pass);
 /* One layer of each family, on the residual stream. */
 enum status llama_layer(struct layer_pass *pass, struct error *error) STATUS_CHECKED; /* every family but opt */
 void opt_layer(struct layer_pass *pass);
-
-#endif

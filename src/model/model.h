@@ -3,8 +3,7 @@
  * model_load checks that every tensor the family needs is there with the shape the
  * configuration implies, and reports the first that is not by name.  Weights stay in the mapped file.
  */
-#ifndef LOAM_MODEL_MODEL_H
-#define LOAM_MODEL_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -402,5 +401,3 @@ enum status forward_restore_rows(struct forward *forward, const struct forward_b
 /* After a forward_run with keep_rows: computes the logits of other rows of that batch, at most logit_row_capacity. */
 enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
                            const float **logits, struct error *error) STATUS_CHECKED;
-
-#endif

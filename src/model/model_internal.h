@@ -1,6 +1,5 @@
 /* What only the files of src/model share. */
-#ifndef LOAM_MODEL_MODEL_INTERNAL_H
-#define LOAM_MODEL_MODEL_INTERNAL_H
+#pragma once
 
 #include "model/model.h"
 
@@ -79,5 +78,3 @@ void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_M
 
 /* Fills the model's weights from model->gguf, as model->config requires. */
 enum status weights_load(struct model *model, struct error *error) STATUS_CHECKED;
-
-#endif

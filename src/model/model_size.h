@@ -1,6 +1,5 @@
 /* model_size: the memory that a model takes, computed from its configuration. */
-#ifndef LOAM_MODEL_MODEL_SIZE_H
-#define LOAM_MODEL_MODEL_SIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t fre
 /* Of the tensors of a model file that are in a device's memory with so many layers there (model_load_split); 0: it
  * cannot be read, as model_load will say. */
 uint64_t model_device_bytes(const char *path, size_t device_layers);
-
-#endif

@@ -7,8 +7,7 @@
  *   llama3  divides pair j by its own factor, from tensor rope_freqs.weight or computed from keys.
  * Tables are computed in double and stored as floats, as the reference implementations store them.
  */
-#ifndef LOAM_MODEL_ROPE_SCALING_H
-#define LOAM_MODEL_ROPE_SCALING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ void rope_llama3_divisors(double base, size_t dimension, double factor, double l
  * rope_freqs.weight, or NULL. */
 void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors,
                       float *frequency);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: the model's.
  */
-#ifndef LOAM_MODEL_WEIGHT_READER_H
-#define LOAM_MODEL_WEIGHT_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ struct weight_arrival {
 /* What has arrived since; waits for at least count_min.  Returns how many were stored. */
 size_t weight_reader_collect(struct weight_reader *reader, size_t count_min, struct weight_arrival *arrivals,
                              size_t capacity);
-
-#endif

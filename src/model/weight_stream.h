@@ -16,8 +16,7 @@
  *
  * Thread: the model's.
  */
-#ifndef LOAM_MODEL_WEIGHT_STREAM_H
-#define LOAM_MODEL_WEIGHT_STREAM_H
+#pragma once
 
 #include "base/counter.h"
 #include "model/model.h"
@@ -62,5 +61,3 @@ extern const struct counter_table weight_counters;
 struct weight_figures weight_stream_figures(const struct weight_stream *stream);
 /* NULL: there are none. */
 struct expert_pages *weight_stream_experts(const struct weight_stream *stream);
-
-#endif

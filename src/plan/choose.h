@@ -5,8 +5,7 @@
  * a loss is allowed: with `loss` the dial holds each head to it (decision 0033), and with `kld_max` what the
  * method lost on this model decides, where that is known.
  */
-#ifndef LOAM_PLAN_CHOOSE_H
-#define LOAM_PLAN_CHOOSE_H
+#pragma once
 
 #include "plan/cost.h"
 
@@ -94,5 +93,3 @@ uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t me
 /* The context below which full attention is about as quick as this plan (CHOOSE_MARGIN), with all KV in RAM; 0: it
  * never is, or the plan is full attention. */
 uint64_t plan_exact_below(const struct cost_model *model, const struct plan *plan, uint64_t context);
-
-#endif

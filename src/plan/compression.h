@@ -13,8 +13,7 @@
  *
  * Differs from LeoAM: the paper's condition has t(D delta), where it must be t(D x), the time to decompress the
  * fraction (delta is the given ratio of sizes, not a choice).  t is bytes over a measured rate. */
-#ifndef LOAM_PLAN_COMPRESSION_H
-#define LOAM_PLAN_COMPRESSION_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ void compression_spread(const double *fractions, const float *sensitivity, size_
                         uint8_t *sixteenths);
 /* Seconds of reading or of computing, whichever takes longer. */
 double compression_layer_seconds(const struct compression_costs *costs, double fraction);
-
-#endif

@@ -16,8 +16,7 @@
  * Sequences that go through a pass together share its weights; all else is done for each.  What a selection finds in
  * RAM, and reads of what it does not find: docs/planner.md, "Hits".  Arithmetic only: any thread.
  */
-#ifndef LOAM_PLAN_COST_H
-#define LOAM_PLAN_COST_H
+#pragma once
 
 #include "base/status.h"
 #include "format/gguf.h"
@@ -89,5 +88,3 @@ double cost_overlapped(double serial, double disk, double processor, double comp
  * for the model. */
 enum status cost_of_plan(struct cost *cost, const struct cost_model *model, const struct plan *plan,
                          const struct cost_work *work, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -3,8 +3,7 @@
  * The file is the JSON of `loam-lab eval kl --json FILE` (docs/planner.md); beside a model it is called MODEL.kld.json.
  * It belongs to the model file whose fingerprint it has.
  */
-#ifndef LOAM_PLAN_KLD_TABLE_H
-#define LOAM_PLAN_KLD_TABLE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ enum status kld_table_load(struct kld_table *table, const char *path, const char
  * measured lengths around it.  NaN: the plan was not measured, or only at less than half or more than twice the depth.
  */
 double kld_table_at(const struct kld_table *table, const char *plan, uint64_t depth);
-
-#endif

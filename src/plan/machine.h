@@ -7,8 +7,7 @@
  * Times of attention and of selection are of heads of MACHINE_DIMENSION elements, for groups of 1 and of
  * MACHINE_GROUP query heads; plan/cost.h scales them.
  */
-#ifndef LOAM_PLAN_MACHINE_H
-#define LOAM_PLAN_MACHINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -170,5 +169,3 @@ uint64_t machine_read_gap(const struct machine *machine);
 /* STATUS_USAGE: one line with file, key, what was found and what is expected.  STATUS_IO: it cannot be read. */
 enum status machine_load(struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;
 enum status machine_save(const struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;
-
-#endif

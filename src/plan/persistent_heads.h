@@ -14,8 +14,7 @@
  * heads stay never changes an answer.  Differs from [clo]: there those that are prefetched reuse.
  *
  * A calibration made before decode steps were profiled gives the similarities of a text's adjacent tokens. */
-#ifndef LOAM_PLAN_PERSISTENT_HEADS_H
-#define LOAM_PLAN_PERSISTENT_HEADS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ static inline size_t persistent_heads_of(const struct persistent_question *quest
 }
 /* lanes: room for all.  Those that persist, the hardest first; returns how many. */
 size_t persistent_choose(const struct persistent_question *question, uint32_t *lanes);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A plan of zeros with a sequence capacity reads all KV, stores it in RAM in half precision, and has the model's
  * context size. */
-#ifndef LOAM_PLAN_PLAN_H
-#define LOAM_PLAN_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -202,5 +201,3 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
  * kernel does not end the process in the middle of it. */
 enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
                               uint64_t token_count, struct error *error) STATUS_CHECKED;
-
-#endif

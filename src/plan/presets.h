@@ -3,8 +3,7 @@
  * A preset is a starting point.  --set AXIS=METHOD changes one axis, --keep changes how many tokens it keeps.  The
  * table begins with loam's own; a program that has more methods adds its rows before main (src/lab/methods).
  */
-#ifndef LOAM_PLAN_PRESETS_H
-#define LOAM_PLAN_PRESETS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ const char *preset_names(char *buffer, size_t buffer_bytes);
  * STATUS_USAGE: the message lists the axes, or the axis's methods. */
 enum status axis_method_parse(const char *text, size_t length, enum axis *axis, const char **method,
                               size_t *method_length, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -18,8 +18,7 @@
  * A prompt that RAM holds whole stays exact.  If nothing else can be measured (the prompt is too short to sample, or
  * the disk fails), all pages are quantized.  Thread: the engine's.
  */
-#ifndef LOAM_PLAN_QUANTIZED_PAGES_H
-#define LOAM_PLAN_QUANTIZED_PAGES_H
+#pragma once
 
 #include "cache/kv_cache.h"
 #include "cache/page_fractions.h"
@@ -90,5 +89,3 @@ double quantized_pages_fraction(const struct page_costs *costs, const struct pag
 /* Chooses the fraction of every layer. */
 void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
                             struct page_fractions *fractions);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The program is found by PATH and gets default signals.  It reads what child_write sends and ends when its reader goes
  * away, so it does not outlive this process for long.  One thread uses a child. */
-#ifndef LOAM_PLATFORM_CHILD_H
-#define LOAM_PLATFORM_CHILD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ void child_read_errors(struct child *child, char *line, size_t size);
 int child_wait(struct child *child);
 /* Ends it where it still runs, and closes everything.  Safe after a failed start and after child_wait. */
 void child_close(struct child *child);
-
-#endif

@@ -1,6 +1,5 @@
 /* clock: monotonic time, and what of it this process had of the processors. */
-#ifndef LOAM_PLATFORM_CLOCK_H
-#define LOAM_PLATFORM_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -14,5 +13,3 @@ static inline uint64_t clock_ns(void) { return clock_ns_of(CLOCK_MONOTONIC); }
 static inline uint64_t clock_processor_ns(void) { return clock_ns_of(CLOCK_PROCESS_CPUTIME_ID); } /* all threads' */
 
 static inline double clock_seconds(void) { return (double)clock_ns() * 1e-9; }
-
-#endif

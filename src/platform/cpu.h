@@ -4,8 +4,7 @@
  * has, what the kernel permits (AMX must be asked for), and what --cpu-mask
  * leaves.  Thread: cpu_features may be called from any.
  */
-#ifndef LOAM_PLATFORM_CPU_H
-#define LOAM_PLATFORM_CPU_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ const char *cpu_model_name(void);
 
 /* Processors this process may run on. */
 size_t cpu_count(void);
-
-#endif

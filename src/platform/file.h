@@ -1,7 +1,6 @@
 /* file: whole files mapped read-only, and files written so that a reader never
  * sees half of one. */
-#ifndef LOAM_PLATFORM_FILE_H
-#define LOAM_PLATFORM_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ void file_writer_abort(struct file_writer *writer); /* safe after commit and aft
 /* Removes the temporary files of all writers of the process, which then cannot commit.  For a signal handler that is
  * about to end it. */
 void file_writer_remove_temporaries(void);
-
-#endif

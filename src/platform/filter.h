@@ -2,8 +2,7 @@
  *
  * It reads them on standard input and writes to standard output; what it complains about is not heard.  It is killed
  * when it takes more than it may.  Its memory and its processor time are the kernel's to bound. */
-#ifndef LOAM_PLATFORM_FILTER_H
-#define LOAM_PLATFORM_FILTER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ struct filter {
  * STATUS_FULL: it took longer or wrote more than it may, which the error says. */
 enum status filter_run(const struct filter *filter, struct text *output, int *code, struct error *error)
     STATUS_CHECKED;
-
-#endif

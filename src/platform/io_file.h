@@ -14,8 +14,7 @@
  *
  * Thread: an io_file may be read and written by several; open and close by one.
  */
-#ifndef LOAM_PLATFORM_IO_FILE_H
-#define LOAM_PLATFORM_IO_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -137,5 +136,3 @@ size_t io_file_progress(const struct io_file *file, size_t moved, size_t wanted)
 /* "path: reading 4096 bytes at 8192: Input/output error", or with os_error 0 "...: the file ends there". */
 enum status io_transfer_error(struct error *error, enum io_call call, const char *path, uint64_t offset,
                               size_t bytes, int os_error);
-
-#endif

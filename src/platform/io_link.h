@@ -4,8 +4,7 @@
  * Reads share one link, first come, first served: each begins when the one before has ended and takes as long as its
  * bytes.  They are made at once; io_queue.h hands out a completion when the link would have it.  Any thread.
  */
-#ifndef LOAM_PLATFORM_IO_LINK_H
-#define LOAM_PLATFORM_IO_LINK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ void io_link_limit(uint64_t bytes_per_second);
 /* When (clock_ns) a read that is asked for now ends on it; 0: there is no limit. */
 uint64_t io_link_read(uint64_t bytes);
 void io_link_wait_until(uint64_t due_ns);
-
-#endif

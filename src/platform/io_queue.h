@@ -19,8 +19,7 @@
  * Memory, file and tag belong to the request until its completion has been returned.
  * Thread: one owner at a time; another queue for another thread.
  */
-#ifndef LOAM_PLATFORM_IO_QUEUE_H
-#define LOAM_PLATFORM_IO_QUEUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -89,5 +88,3 @@ size_t io_queue_free_count(const struct io_queue *queue); /* submits that will n
 
 /* The one line for a completion that failed: file, operation, offset, bytes, reason.  Returns its status. */
 enum status io_completion_error(const struct io_completion *completion, struct error *error);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A request lives in a slot.  The front starts an attempt: the rest of the request, or a part of it.  A back
  * end hands back the attempt's result, bytes moved or -errno, and knows nothing of retries. */
-#ifndef LOAM_PLATFORM_IO_QUEUE_INTERNAL_H
-#define LOAM_PLATFORM_IO_QUEUE_INTERNAL_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -49,5 +48,3 @@ struct io_queue {
 enum status io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
 enum status io_threads_engine_create(struct io_queue *queue, size_t thread_count, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* memory: how much memory the system has available; large areas of it. */
-#ifndef LOAM_PLATFORM_MEMORY_H
-#define LOAM_PLATFORM_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void memory_keep_little(void);
 void *memory_area_create(size_t size_bytes);
 /* area: NULL, or what was created with the same size. */
 void memory_area_destroy(void *area, size_t size_bytes);
-
-#endif

@@ -5,8 +5,7 @@
  * futex, so that an idle engine costs nothing.  One caller at a time.  Signals
  * from outside (SIGINT, SIGTERM, SIGWINCH ...) never run on the other threads.
  */
-#ifndef LOAM_PLATFORM_POOL_H
-#define LOAM_PLATFORM_POOL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ struct range {
 
 /* This worker's contiguous range of total items, cut at multiples of granule. */
 struct range pool_range(const struct pool_worker *worker, size_t total, size_t granule);
-
-#endif

@@ -1,6 +1,5 @@
 /* process: whether another process is still running. */
-#ifndef LOAM_PLATFORM_PROCESS_H
-#define LOAM_PLATFORM_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -8,5 +7,3 @@
 /* False only if no process has this id, or it is a zombie.  If the id was given to another process since, this returns
  * true. */
 bool process_is_running(uint64_t id);
-
-#endif

@@ -14,8 +14,7 @@
  * timeline then shows a phase "trace".  With a NULL trace nothing is recorded: no clock is read, nothing is
  * allocated.  Times are the host's: on a device with a queue a phase is its launches.  Thread: the engine's.
  */
-#ifndef LOAM_PLATFORM_TRACE_H
-#define LOAM_PLATFORM_TRACE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,5 +65,3 @@ void trace_thread(struct trace *trace, size_t index, uint64_t begin_ns, uint64_t
 
 /* For callers that have a trace or NULL: when something begins. */
 static inline uint64_t trace_clock(const struct trace *trace) { return trace != NULL ? clock_ns() : 0; }
-
-#endif

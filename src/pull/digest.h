@@ -1,6 +1,5 @@
 /* digest: SHA-256 of bytes as they come, through the program sha256sum, which every Linux has. */
-#ifndef LOAM_PULL_DIGEST_H
-#define LOAM_PULL_DIGEST_H
+#pragma once
 
 #include "platform/child.h"
 #include "pull/http.h"
@@ -18,5 +17,3 @@ void digest_abort(struct digest *digest); /* safe after digest_end */
 
 /* 64 hexadecimal digits. */
 bool digest_is_text(const char *text);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * It comes into NAME.part, which a later download of the same file goes on with: after a kill, a full disk, a
  * connection that broke.  The registry's digest, or the caller's, is compared before the file gets its name. */
-#ifndef LOAM_PULL_DOWNLOAD_H
-#define LOAM_PULL_DOWNLOAD_H
+#pragma once
 
 #include "pull/source.h"
 
@@ -26,5 +25,3 @@ struct download_listener {
  * bytes than expected, which are removed; STATUS_IO: also a full disk; STATUS_INTERRUPTED. */
 enum status download_file(const struct download *download, const struct download_listener *listener,
                           bool *was_there, struct error *error) STATUS_CHECKED;
-
-#endif

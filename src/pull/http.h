@@ -3,8 +3,7 @@
  * A child process: TLS, proxies and their updates are the system's, nothing that a server sends is parsed by a library
  * inside loam, and a build needs no more than before (docs/decisions, 0071).  Redirects are followed,
  * from https to https alone.  A token goes to the first host only, and never stands on a command line. */
-#ifndef LOAM_PULL_HTTP_H
-#define LOAM_PULL_HTTP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ struct http_listener {
  * curl; what the listener returned. */
 enum status http_get(const struct http_request *request, const struct http_listener *listener,
                      struct http_response *response, struct error *error) STATUS_CHECKED;
-
-#endif

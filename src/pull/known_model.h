@@ -1,6 +1,5 @@
 /* known_model: models with a short name, chosen for long contexts. */
-#ifndef LOAM_PULL_KNOWN_MODEL_H
-#define LOAM_PULL_KNOWN_MODEL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ extern const struct known_model known_models[];
 extern const size_t known_model_count;
 
 const struct known_model *known_model_find(const char *name); /* NULL: none */
-
-#endif

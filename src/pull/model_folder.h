@@ -4,8 +4,7 @@
  *   NAME.gguf.part    what has come of one
  *   .NAME.gguf.json   where it came from: url, sha256, license
  */
-#ifndef LOAM_PULL_MODEL_FOLDER_H
-#define LOAM_PULL_MODEL_FOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ void model_list_deinit(struct model_list *list);
 
 /* "x-00002-of-00003.gguf": 2 of 3, and the bytes of "x".  false: the name is not of that form. */
 bool shard_parse(const char *name, size_t *stem_bytes, uint32_t *index, uint32_t *count);
-
-#endif

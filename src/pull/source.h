@@ -5,8 +5,7 @@
  *   hf:ORG/REPO:Q4_K_M       its only GGUF file with that in its name; hf:ORG/REPO: its only one
  *   http://..., https://...
  * A file of a split model stands for all of them. */
-#ifndef LOAM_PULL_SOURCE_H
-#define LOAM_PULL_SOURCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ enum status source_shard(const struct source *source, uint32_t index, char **add
  * is not there. */
 enum status source_refused(const struct source *source, unsigned http_status, const char *what,
                            struct error *error) STATUS_CHECKED;
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef LOAM_RATES_RATES_H
-#define LOAM_RATES_RATES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ struct disk_probe_round {
 enum status disk_probe_read(struct disk_probe *probe, const struct disk_probe_round *round, struct rate *rate,
                             struct error *error) STATUS_CHECKED;
 void disk_probe_close(struct disk_probe *probe); /* NULL is allowed */
-
-#endif

@@ -1,6 +1,5 @@
 /* answer_calls: the calls in an answer's text, as the model's family writes them (enum chat_syntax). */
-#ifndef LOAM_SERVER_ANSWER_CALLS_H
-#define LOAM_SERVER_ANSWER_CALLS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -23,5 +22,3 @@ bool answer_has_mark(enum chat_syntax syntax, const char *text, size_t length);
 
 /* The calls in what stands between two tags: [{name, arguments}], arguments as a text.  NULL: it is no call. */
 json_t *answer_calls_parse(enum chat_syntax syntax, const char *text, size_t length);
-
-#endif

@@ -1,6 +1,5 @@
 /* answer_form: the form that a request wants its answer in: response_format, and what other servers name it. */
-#ifndef LOAM_SERVER_ANSWER_FORM_H
-#define LOAM_SERVER_ANSWER_FORM_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -23,5 +22,3 @@ bool answer_form_find(struct answer_form *form, const json_t *body, struct api_e
 struct ask_options;
 bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
                       struct api_error *error);
-
-#endif

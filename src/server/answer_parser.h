@@ -9,8 +9,7 @@
  * the answer's end cuts as a call with what there is of its arguments.  How the
  * text is cut makes no difference.
  */
-#ifndef LOAM_SERVER_ANSWER_PARSER_H
-#define LOAM_SERVER_ANSWER_PARSER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,5 +49,3 @@ bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t 
                         answer_part_sink *sink, void *context);
 void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context);
 void answer_parser_deinit(struct answer_parser *parser);
-
-#endif

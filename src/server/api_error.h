@@ -1,6 +1,5 @@
 /* api_error: why a request is refused, as every family of routes tells it. */
-#ifndef LOAM_SERVER_API_ERROR_H
-#define LOAM_SERVER_API_ERROR_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -32,5 +31,3 @@ bool api_error_is_anthropic(const char *path, size_t length);
 /* {"error": {...}} of OpenAI, or {"type": "error", "error": {...}} of Anthropic, whose clients know too long a prompt
  * by other words.  NULL: no memory. */
 json_t *api_error_json(const struct api_error *error, bool anthropic);
-
-#endif

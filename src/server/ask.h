@@ -10,8 +10,7 @@
  * or fail, instead of end.  A family writes frames to the exchange in a stream, or replies once in end.  A client that
  * leaves cancels all choices.
  */
-#ifndef LOAM_SERVER_ASK_H
-#define LOAM_SERVER_ASK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -163,5 +162,3 @@ struct ask_usage {
 struct ask_usage ask_usage(const struct ask *ask);
 /* What llama.cpp's page shows; of the first choice. */
 json_t *ask_timings(const struct ask *ask);
-
-#endif

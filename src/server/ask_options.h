@@ -1,6 +1,5 @@
 /* ask_options: how a request wants its answers, read from the fields that all families share. */
-#ifndef LOAM_SERVER_ASK_OPTIONS_H
-#define LOAM_SERVER_ASK_OPTIONS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -46,5 +45,3 @@ bool ask_options_read_token_max(struct ask_options *options, const json_t *body,
                                 size_t count, struct api_error *error);
 /* Known fields that this server does not do.  false: one is there and asks for something. */
 bool ask_options_refuse(const json_t *body, const char *const *names, size_t count, struct api_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* chunks: the frames of a chunked body, read strictly as far as they came.  libmicrohttpd reads them as well, but
  * answers what is wrong with a page of HTML (decision 0093).  Thread-safe. */
-#ifndef LOAM_SERVER_CHUNKS_H
-#define LOAM_SERVER_CHUNKS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ enum chunks_result { CHUNKS_WHOLE, CHUNKS_INCOMPLETE, CHUNKS_REFUSED };
 
 /* bytes: from behind the head.  CHUNKS_REFUSED: *why is what the body does. */
 enum chunks_result chunks_read(const char *bytes, size_t length, const char **why);
-
-#endif

@@ -4,8 +4,7 @@
  * and calls is given them (conversation_layout.c).  With others they are text, as Hermes and Qwen 2.5 were trained to:
  * signatures in the system message, calls in <tool_call>, results in <tool_response> of a user's turn.
  */
-#ifndef LOAM_SERVER_CONVERSATION_H
-#define LOAM_SERVER_CONVERSATION_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -94,5 +93,3 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
 size_t conversation_newest(const json_t *messages);
 /* Whether the last user's message begins with these words. */
 bool conversation_last_begins(const struct conversation *conversation, const char *words);
-
-#endif

@@ -3,8 +3,7 @@
  *
  *   the form's messages and tools -> documents -> switches of the template -> tokens, and the call that must come
  */
-#ifndef LOAM_SERVER_CONVERSATION_REQUEST_H
-#define LOAM_SERVER_CONVERSATION_REQUEST_H
+#pragma once
 
 #include "server/ask.h"
 #include "server/conversation.h"
@@ -45,5 +44,3 @@ bool tool_wish_read_choice(struct tool_wish *wish, const json_t *choice, const c
                            bool *hears, struct api_error *error);
 /* Adds a tool that has its name and description beside its parameters, as {type, function}. */
 void tool_wish_add(struct tool_wish *wish, const json_t *tool, const char *parameters);
-
-#endif

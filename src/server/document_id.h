@@ -1,6 +1,5 @@
 /* document_id: saved documents in the paths of requests. */
-#ifndef LOAM_SERVER_DOCUMENT_ID_H
-#define LOAM_SERVER_DOCUMENT_ID_H
+#pragma once
 
 #include "server/exchange.h"
 
@@ -8,5 +7,3 @@
 uint64_t document_id_of_path(const struct exchange *exchange, const char *suffix);
 /* 404: there is none, or it is another's. */
 void document_id_reply_none(struct exchange *exchange);
-
-#endif

@@ -4,8 +4,7 @@
  * document gets this text in front of its first user's message, and is then a request like any other: its tokens begin
  * as those of the document, whose KV it attaches to.  So the answer is that of a client that sends the text itself.
  */
-#ifndef LOAM_SERVER_DOCUMENT_TEXT_H
-#define LOAM_SERVER_DOCUMENT_TEXT_H
+#pragma once
 
 #include "server/conversation.h"
 #include "server/server_internal.h"
@@ -19,5 +18,3 @@ bool document_text_prepend(struct server *server, uint32_t key, const json_t *bo
 bool document_text_read(struct server *server, uint32_t key, uint64_t id,
                         const struct conversation_message *system, char **text, size_t *length,
                         struct api_error *error);
-
-#endif

@@ -11,8 +11,7 @@
  * Files go through it in parts, either way, and the thread that carries one may wait: exchange_want_body and
  * exchange_read_body for a body that the work reads as it comes; exchange_file_begin and exchange_write_file.
  */
-#ifndef LOAM_SERVER_EXCHANGE_H
-#define LOAM_SERVER_EXCHANGE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -178,5 +177,3 @@ void exchange_leave(struct exchange *exchange);
 bool exchange_probe(struct exchange *exchange, uint64_t ended_ns);
 /* Once a second: sends beats.  true: the client has taken nothing for EXCHANGE_BLOCKED_SECONDS. */
 bool exchange_tick(struct exchange *exchange, uint64_t now_ns);
-
-#endif

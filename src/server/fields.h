@@ -3,8 +3,7 @@
  * null is absent.  A field that is absent leaves *value as it is.  Each function returns false after a failure, which
  * *error tells: the field, what was found, what was expected.  Thread-safe.
  */
-#ifndef LOAM_SERVER_FIELDS_H
-#define LOAM_SERVER_FIELDS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -35,5 +34,3 @@ bool field_object(const json_t *object, const char *name, const json_t **value, 
 
 /* The kind of a value for messages: "a string", "an array" ... */
 const char *json_kind(const json_t *value);
-
-#endif

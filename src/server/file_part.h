@@ -2,8 +2,7 @@
  *
  * OpenAI's {type: file, file: {filename, file_data}} and {type: input_file, filename, file_data}, Anthropic's document
  * of a source {type: base64, data}.  Two are read at once, since each may take a process and a worker. */
-#ifndef LOAM_SERVER_FILE_PART_H
-#define LOAM_SERVER_FILE_PART_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -17,5 +16,3 @@ const json_t *file_part_data(const json_t *part, const char **name);
 /* *document becomes the file's text.  param: the field, for messages. */
 bool file_part_read(const json_t *data, const char *name, const char *encoding, const char *param,
                     struct document *document, struct api_error *error);
-
-#endif

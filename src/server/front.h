@@ -12,8 +12,7 @@
  * FRONT_BODY_SHORT bytes is waited for before the connection is given away, so that one that is cut is told so, and so
  * is one in chunks (chunks.h), as far as the first HEAD_BYTES_MAX of the request go.
  */
-#ifndef LOAM_SERVER_FRONT_H
-#define LOAM_SERVER_FRONT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,5 +78,3 @@ void front_body_complete(struct front *front, int socket);
 void front_file_moves(struct front *front, int socket, size_t bytes);
 /* The socket is about to be closed. */
 void front_forget(struct front *front, int socket);
-
-#endif

@@ -8,8 +8,7 @@
  *   asking first.  A file has a length; how long it may be is its route's to say.
  * Thread-safe.
  */
-#ifndef LOAM_SERVER_GUARD_H
-#define LOAM_SERVER_GUARD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ bool guard_check(const struct guard *guard, const struct head *head, bool takes_
 
 /* Whether a page of this origin may read the response. */
 bool guard_allows_origin(const struct guard *guard, const struct head *head);
-
-#endif

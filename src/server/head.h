@@ -4,8 +4,7 @@
  * Content-Length, Content-Length beside Transfer-Encoding, folded lines, bare line feeds, control characters, blanks
  * before a colon.  So nothing depends on which of two headers the library takes.  Thread-safe.
  */
-#ifndef LOAM_SERVER_HEAD_H
-#define LOAM_SERVER_HEAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ enum head_result { HEAD_OK, HEAD_INCOMPLETE, HEAD_REFUSED };
 enum head_result head_read(const char *bytes, size_t length, struct head *head, struct api_error *error);
 
 bool head_text_is(struct head_text text, const char *word); /* ASCII case does not matter */
-
-#endif

@@ -4,8 +4,7 @@
  * connection is suspended until the exchange has something to send.  One whose body is a file goes there before its
  * body, which then comes as it is read.
  */
-#ifndef LOAM_SERVER_HTTP_H
-#define LOAM_SERVER_HTTP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -37,5 +36,3 @@ void http_close_listener(struct http *http);
 /* Waits until the connections are gone; false: `seconds` passed first. */
 bool http_wait_idle(struct http *http, double seconds);
 void http_destroy(struct http *http); /* connections that are left are cut; NULL: allowed */
-
-#endif

@@ -4,8 +4,7 @@
  * waited before it was queued.  Only plain arrays are taken; all others are left to it, with their errors.
  * Thread-safe.
  */
-#ifndef LOAM_SERVER_ID_ARRAY_H
-#define LOAM_SERVER_ID_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@
  * it is none, or is empty, or memory lacks; *ids is then as it was and *rest NULL. */
 bool id_array_take(const char *text, size_t length, const char *name, struct token_list *ids, char **rest,
                    size_t *rest_length);
-
-#endif

@@ -1,6 +1,5 @@
 /* json_text: builds JSON for responses, from text that may hold any bytes. */
-#ifndef LOAM_SERVER_JSON_TEXT_H
-#define LOAM_SERVER_JSON_TEXT_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ void json_put_counters(json_t *object, const char *prefix, const struct counter_
 
 /* The text of a value on one line, newly allocated; NULL: no memory. */
 char *json_line(const json_t *value, size_t *length);
-
-#endif

@@ -1,6 +1,5 @@
 /* latencies: how long requests took, counted for /metrics.  Thread-safe. */
-#ifndef LOAM_SERVER_LATENCIES_H
-#define LOAM_SERVER_LATENCIES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ struct latencies {
 
 /* A request is done. */
 void latencies_note(struct latencies *latencies, const struct service_figures *figures);
-
-#endif

@@ -3,8 +3,7 @@
  * The file is made by us and removed by us, as long as it is still ours.  One that is there before is replaced if it is
  * a socket at which nobody listens, as a server that was killed leaves it; anything else is an error and stays.
  */
-#ifndef LOAM_SERVER_LISTENER_H
-#define LOAM_SERVER_LISTENER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ struct listener {
 enum status listener_open(struct listener *listener, const char *host, uint16_t port, struct error *error)
     STATUS_CHECKED;
 void listener_close(struct listener *listener); /* safe after a failed open, and twice */
-
-#endif

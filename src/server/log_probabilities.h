@@ -2,8 +2,7 @@
  *
  * A token and the same token among the likeliest ones have the same float, and so the same text.  -infinity, which JSON
  * does not have, is -9999 as at OpenAI. */
-#ifndef LOAM_SERVER_LOG_PROBABILITIES_H
-#define LOAM_SERVER_LOG_PROBABILITIES_H
+#pragma once
 
 #include "server/ask.h"
 
@@ -13,5 +12,3 @@ json_t *log_probabilities_completion(const struct ask_choice *choice, size_t fir
                                      size_t *characters);
 /* {content: [{token, logprob, bytes, top_logprobs}]} */
 json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, size_t end);
-
-#endif

@@ -1,6 +1,5 @@
 /* openai: what OpenAI's completions and chat completions have in common. */
-#ifndef LOAM_SERVER_OPENAI_H
-#define LOAM_SERVER_OPENAI_H
+#pragma once
 
 #include "server/ask.h"
 
@@ -16,5 +15,3 @@ void openai_beat(struct ask *ask, const char *object, const char *key, json_t *n
 void openai_end(struct ask *ask, const char *whole, json_t *(*choices)(struct ask *ask), const char *chunk);
 /* A failure in a stream: an error frame; [DONE] does not come. */
 void openai_fail(struct ask *ask, const struct api_error *error);
-
-#endif

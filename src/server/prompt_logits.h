@@ -2,8 +2,7 @@
  * choices, a retry after a lost connection) has its first token without a pass over the weights, once its KV is there.
  * Thread: the service's.
  */
-#ifndef LOAM_SERVER_PROMPT_LOGITS_H
-#define LOAM_SERVER_PROMPT_LOGITS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ void prompt_logits_note(struct prompt_logits *prompts, const char *owner, const 
 /* Of exactly this prompt of this owner, until the next note; NULL: there are none. */
 const float *prompt_logits_find(struct prompt_logits *prompts, const char *owner, const token_id *tokens,
                                 size_t token_count);
-
-#endif

@@ -1,6 +1,5 @@
 /* request_log: what a request came to, for whoever runs the server. */
-#ifndef LOAM_SERVER_REQUEST_LOG_H
-#define LOAM_SERVER_REQUEST_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ struct request_log {
     void (*write)(void *context, const struct request_record *record); /* NULL: there is no log */
     void *context;
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* routes: which path is whose.  Each function replies to the exchange, or hands it to an ask that will. */
-#ifndef LOAM_SERVER_ROUTES_H
-#define LOAM_SERVER_ROUTES_H
+#pragma once
 
 #include "server/server_internal.h"
 
@@ -40,5 +39,3 @@ void text_route(struct server *server, struct exchange *exchange);
 void tokenize_route(struct server *server, struct exchange *exchange);
 void detokenize_route(struct server *server, struct exchange *exchange);
 void tokenizer_info_route(struct server *server, struct exchange *exchange);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Routes are those of OpenAI, Anthropic and llama-server; docs/server.md lists them.  Thread-safe where said.
  */
-#ifndef LOAM_SERVER_SERVER_H
-#define LOAM_SERVER_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,5 +86,3 @@ void server_forget(struct server_asked *asked); /* a request that still runs is 
  * a little for them to read it. */
 void server_stop(struct server *server, double seconds);
 void server_destroy(struct server *server); /* before the service and the model; NULL: allowed */
-
-#endif

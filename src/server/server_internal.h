@@ -1,5 +1,4 @@
-#ifndef LOAM_SERVER_SERVER_INTERNAL_H
-#define LOAM_SERVER_SERVER_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -56,5 +55,3 @@ void server_reply_disk_failure(struct exchange *exchange, const struct error *re
 bool server_read_body(struct exchange *exchange, json_t **body);
 /* The same.  Where the field `name` is a plain array of token ids, they are in *ids and the field is an empty array. */
 bool server_read_body_with_ids(struct exchange *exchange, const char *name, json_t **body, struct token_list *ids);
-
-#endif

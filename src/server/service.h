@@ -19,8 +19,7 @@
  * for), token (any number), done (exactly once, the last one).  A request that never got a slot has done alone.  The
  * first callback may come before service_submit returns.
  */
-#ifndef LOAM_SERVER_SERVICE_H
-#define LOAM_SERVER_SERVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -282,5 +281,3 @@ enum status service_document_terms(struct service *service, const char *owner, b
 
 /* A copy that is at most one turn of the loop old. */
 struct service_statistics service_get_statistics(struct service *service);
-
-#endif

@@ -14,8 +14,7 @@
  * The mutex guards what other threads touch: the queue of new jobs, the flags of jobs, the copy of the statistics.
  * Everything else is the service's thread's.
  */
-#ifndef LOAM_SERVER_SERVICE_INTERNAL_H
-#define LOAM_SERVER_SERVICE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 
@@ -304,5 +303,3 @@ void resident_clear(struct service *service);
 enum status resident_warm(struct service *service, bool *more, struct error *error) STATUS_CHECKED;
 /* Destroys those of the owner that use this document. */
 void resident_forget_document(struct service *service, const char *owner, uint64_t document);
-
-#endif

@@ -1,6 +1,5 @@
 /* sse: frames of a stream (text/event-stream). */
-#ifndef LOAM_SERVER_SSE_H
-#define LOAM_SERVER_SSE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -12,5 +11,3 @@
 bool sse_send(struct exchange *exchange, const char *event, json_t *value);
 /* "data: [DONE]" */
 void sse_send_done(struct exchange *exchange);
-
-#endif

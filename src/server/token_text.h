@@ -1,6 +1,5 @@
 /* token_text: tokens in requests and responses. */
-#ifndef LOAM_SERVER_TOKEN_TEXT_H
-#define LOAM_SERVER_TOKEN_TEXT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -22,5 +21,3 @@ bool token_ids_read(const json_t *array, const char *name, size_t vocabulary_siz
 
 /* Whether all are in the vocabulary. */
 bool token_ids_check(const struct token_list *list, const char *name, size_t vocabulary_size, struct api_error *error);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The prompt then ends with the tag of a call, and the answer is the call itself: {"name": ..., "arguments": {...}}.
  */
-#ifndef LOAM_SERVER_TOOL_CHOICE_H
-#define LOAM_SERVER_TOOL_CHOICE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -22,5 +21,3 @@ bool tool_choice_begin_call(const struct tokenizer *tokenizer, bool thinks, stru
 /* Ends the thoughts that the template began, before an answer of a given form. */
 bool tool_choice_end_thought(const struct tokenizer *tokenizer, struct token_list *prompt,
                              struct api_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread-safe.
  */
-#ifndef LOAM_SERVER_TRANSFERS_H
-#define LOAM_SERVER_TRANSFERS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -31,5 +30,3 @@ bool transfers_begin(struct transfers *transfers, struct exchange *exchange,
                      void (*carry)(void *context, struct exchange *exchange), void *context);
 /* Until none is left; false: `seconds` passed first. */
 bool transfers_wait(struct transfers *transfers, double seconds);
-
-#endif

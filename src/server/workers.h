@@ -1,6 +1,5 @@
 /* workers: a few threads that read the bodies of requests (JSON, tokens), so that the HTTP thread only moves bytes. */
-#ifndef LOAM_SERVER_WORKERS_H
-#define LOAM_SERVER_WORKERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ enum status workers_create(struct workers **workers, size_t thread_count,
 bool workers_submit(struct workers *workers, struct exchange *exchange);
 /* What is submitted is handled first.  NULL: allowed. */
 void workers_destroy(struct workers *workers);
-
-#endif

@@ -1,8 +1,7 @@
 /* block: the bytes of one block of each quantised type, as GGUF files hold them
  * (little-endian; `d` and `dmin` are IEEE half).  Sources: the GGUF and ggml
  * format documentation; the formula beside each gives element i of the block. */
-#ifndef LOAM_TENSOR_BLOCK_H
-#define LOAM_TENSOR_BLOCK_H
+#pragma once
 
 #include <assert.h>
 #include <stdint.h>
@@ -150,5 +149,3 @@ static_assert(sizeof(struct block_iq3_s) == 110, "layout");
 static_assert(sizeof(struct block_iq1_s) == 50, "layout");
 static_assert(sizeof(struct block_iq1_m) == 56, "layout");
 static_assert(sizeof(struct block_q8_k) == 292, "layout");
-
-#endif

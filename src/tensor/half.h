@@ -1,7 +1,6 @@
 /* half: 16-bit floats, one at a time (kernels have their own vector forms).
  * Rounding is to nearest even; NaN stays NaN, overflow becomes infinity. */
-#ifndef LOAM_TENSOR_HALF_H
-#define LOAM_TENSOR_HALF_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -64,5 +63,3 @@ static inline uint16_t float_to_bfloat(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-
-#endif

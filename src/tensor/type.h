@@ -3,8 +3,7 @@
  * Quantised types store a row in blocks; a row's length is a multiple of the
  * block's.  The block layouts are in tensor/block.h.
  */
-#ifndef LOAM_TENSOR_TYPE_H
-#define LOAM_TENSOR_TYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ struct matrix {
     size_t columns;   /* inputs, k */
     size_t row_bytes;
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* chat_builder: a conversation under way to tokens: control tokens by id, and text in which nothing becomes one. */
-#ifndef LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
-#define LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
+#pragma once
 
 #include "base/text.h"
 #include "jinja/jinja.h"
@@ -73,5 +72,3 @@ static inline const char *chat_role_name(enum chat_role role) {
     }
     return "user";
 }
-
-#endif

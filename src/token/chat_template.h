@@ -5,8 +5,7 @@
  * the template itself writes can become a control token: what a user types, `<|im_start|>` included, stays text.
  * docs/tokenizers.md lists constructs and families.  Thread-safe.
  */
-#ifndef LOAM_TOKEN_CHAT_TEMPLATE_H
-#define LOAM_TOKEN_CHAT_TEMPLATE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -104,5 +103,3 @@ enum status chat_template_lay_out(const struct chat_template *chat, const struct
 enum status chat_template_apply(const struct chat_template *chat, const struct tokenizer *tokenizer,
                                 const struct chat_message *messages, size_t count, bool add_generation_prompt,
                                 struct token_list *list, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -7,8 +7,7 @@
  * number of times, so a whole text takes linear time whatever it holds; nothing recurses.
  * tests/token/test_pre_tokenizer.c compares every scanner with its published expression under PCRE2.
  */
-#ifndef LOAM_TOKEN_PRE_TOKENIZER_INTERNAL_H
-#define LOAM_TOKEN_PRE_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,5 +58,3 @@ pre_tokenizer_scan scan_llama3, scan_qwen2, scan_qwen35, scan_gpt2, scan_tekken,
     scan_deepseek_cased, scan_deepseek_punctuation, scan_space_tail, scan_deepseek_ideographs,
     scan_deepseek3_ideographs, scan_letters, scan_punctuation, scan_falcon_punctuation,
     scan_default_punctuation;
-
-#endif

@@ -3,8 +3,7 @@
  * SentencePiece ("llama"), byte-level BPE ("gpt2") with the pre-tokenizers of the common model families, and BPE of
  * characters ("gemma4").  Linear time on any input, no recursion.  Thread-safe after creation.
  */
-#ifndef LOAM_TOKEN_TOKENIZER_H
-#define LOAM_TOKEN_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,5 +78,3 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);
 /* Those that no answer may have, [*count]; NULL: none. */
 const token_id *tokenizer_suppressed(const struct tokenizer *tokenizer, size_t *count);
 token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text); /* TOKEN_NONE: absent */
-
-#endif

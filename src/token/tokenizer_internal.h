@@ -4,8 +4,7 @@
  * BPE writes every byte as a printable character) and the bytes that it stands for (`bytes`).  Encoding
  * works on bytes throughout; `text` is for look-ups by name and for reading merges.
  */
-#ifndef LOAM_TOKEN_TOKENIZER_INTERNAL_H
-#define LOAM_TOKEN_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -145,5 +144,3 @@ void merge_scratch_deinit(struct merge_scratch *scratch);
 enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length,
                         struct merge_scratch *scratch, struct token_list *list, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -4,8 +4,7 @@
  * each such byte is one character of class SYMBOL (as U+FFFD would be), so that every byte string can be
  * tokenized and comes back byte for byte.
  */
-#ifndef LOAM_TOKEN_UNICODE_H
-#define LOAM_TOKEN_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ size_t utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t le
 
 /* At the end: writes what was held back, as it is or replaced, at most utf8_stream_bound(0) bytes. */
 size_t utf8_stream_finish(struct utf8_stream *stream, char *output);
-
-#endif

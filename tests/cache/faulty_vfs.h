@@ -1,7 +1,6 @@
 /* faulty_vfs: an SQLite file system that asks a fault_plan before every call, so that the catalog's I/O fails in
  * the same count as that of the page files. */
-#ifndef LOAM_TESTS_CACHE_FAULTY_VFS_H
-#define LOAM_TESTS_CACHE_FAULTY_VFS_H
+#pragma once
 
 #include "platform/fault_plan.h"
 
@@ -9,5 +8,3 @@
 
 /* Registers it once; from then on it asks this plan (NULL: nothing fails). */
 void faulty_vfs_use(struct fault_plan *plan);
-
-#endif

@@ -1,6 +1,5 @@
 /* store_sample: documents whose every byte follows from a seed, written to a store and read back. */
-#ifndef LOAM_TESTS_CACHE_STORE_SAMPLE_H
-#define LOAM_TESTS_CACHE_STORE_SAMPLE_H
+#pragma once
 
 #include "base/random.h"
 #include "cache/store/store.h"
@@ -57,5 +56,3 @@ enum status sample_check(const struct sample *sample, struct document *document,
  * anything but OK and DOCUMENT is returned. */
 enum status sample_reuse(const struct sample *sample, struct store *store, uint64_t token_count,
                          uint64_t *reused, struct error *error);
-
-#endif

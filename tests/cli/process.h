@@ -1,7 +1,6 @@
 /* process: the real binary run as a user runs it: arguments in, standard output, standard error and exit
  * code out. */
-#ifndef LOAM_TESTS_CLI_PROCESS_H
-#define LOAM_TESTS_CLI_PROCESS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ char *process_listing(const char *folder);
 
 /* A path inside a directory of this test run, removed at exit. */
 const char *scratch_path(const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* tiny_model: a model file of a few hundred kilobytes with random weights and a vocabulary of bytes. */
-#ifndef LOAM_TESTS_CLI_TINY_MODEL_H
-#define LOAM_TESTS_CLI_TINY_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ struct tiny_model {
 
 /* llama architecture, F32 weights.  Fails the test when it cannot be written. */
 void tiny_model_write(const char *path, const struct tiny_model *model);
-
-#endif

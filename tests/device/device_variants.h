@@ -1,7 +1,6 @@
 /* device_variants: what tests of the cpu device's selection run on: the reference kernels with two threads, then the
  * fastest ones with 1, 2, ... threads. */
-#ifndef LOAM_TESTS_DEVICE_VARIANTS_H
-#define LOAM_TESTS_DEVICE_VARIANTS_H
+#pragma once
 
 #include "device/device.h"
 #include "testing.h"
@@ -22,5 +21,3 @@ static inline void device_variants_close(struct device **devices, struct stream 
         device_destroy(devices[i]);
     }
 }
-
-#endif

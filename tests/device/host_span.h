@@ -1,6 +1,5 @@
 /* host_span: the test's own memory as a place in a buffer, for operations of the cpu device. */
-#ifndef LOAM_TESTS_HOST_SPAN_H
-#define LOAM_TESTS_HOST_SPAN_H
+#pragma once
 
 #include "device/device.h"
 
@@ -28,5 +27,3 @@ static inline struct weight host_weight(struct matrix matrix) {
                                       .address = (uintptr_t)matrix.data,
                                       .bytes = matrix.rows * matrix.row_bytes}};
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* placed: page tables for chunks that a test has allocated one by one.  A pool's buffers are of one slot each, so that
  * the place of an entry is its index. */
-#ifndef LOAM_TESTS_PLACED_H
-#define LOAM_TESTS_PLACED_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -56,5 +55,3 @@ static inline void placed_free(struct placed *placed) {
     for (size_t pool = 0; pool < PLACE_POOLS; pool++) free(placed->tables[pool]), free(placed->buffers[pool]);
     *placed = (struct placed){0};
 }
-
-#endif

@@ -13,8 +13,7 @@
  *              operation would take most of a test's time.
  *   release    Memory is gone at once: an operation that still has to read it faults.  A stream that is destroyed has
  *              nothing under way. */
-#ifndef LOAM_TESTS_QUEUED_DEVICE_H
-#define LOAM_TESTS_QUEUED_DEVICE_H
+#pragma once
 
 #include "device/device.h"
 
@@ -30,5 +29,3 @@ struct queued_device_counts {
     uint64_t graphs, graph_launches;
 };
 struct queued_device_counts queued_device_counts(const struct device *device);
-
-#endif

@@ -1,7 +1,6 @@
 /* selection: the operations of a selection as its tests run them: choose (or lists that are given), attend_rows, and
  * what follows from its scores and sums: add_mass, mass_bound. */
-#ifndef LOAM_TESTS_SELECTION_H
-#define LOAM_TESTS_SELECTION_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,5 +124,3 @@ static inline void selection_run(const struct selection *s, struct device *devic
     assert_ok(device->operations->stream_synchronize(stream, &error), error);
     free(lists), free(items), free(rows);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* sample_files: a PDF and an EPUB of a few lines, made when they are needed. */
-#ifndef LOAM_TESTS_DOCUMENT_SAMPLE_FILES_H
-#define LOAM_TESTS_DOCUMENT_SAMPLE_FILES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ struct sample_member {
 };
 /* A ZIP archive, every second file deflated. */
 void sample_zip(struct text *zip, const struct sample_member *members, size_t count);
-
-#endif

@@ -1,7 +1,6 @@
 /* choice_reference: what each KV head of each layer must choose, by the formulas, from its keys and the queries of the
  * step, whatever the key index beside them says.  An observer of steps of one sequence (attention_set_observer). */
-#ifndef LOAM_TESTS_ENGINE_CHOICE_REFERENCE_H
-#define LOAM_TESTS_ENGINE_CHOICE_REFERENCE_H
+#pragma once
 
 #include "attention/attention.h"
 #include "model/calibration.h"
@@ -36,5 +35,3 @@ struct choice_reference {
 
 /* Fails the test where a head left out what ranks above what it chose, by more than the key index's own rounding. */
 void choice_reference_check(void *reference, const struct select_event *event);
-
-#endif

@@ -1,6 +1,5 @@
 /* counted_device: how often the host waits for a device, and how much of the device's memory is held, at most. */
-#ifndef LOAM_TESTS_COUNTED_DEVICE_H
-#define LOAM_TESTS_COUNTED_DEVICE_H
+#pragma once
 
 #include <string.h>
 
@@ -61,5 +60,3 @@ static void count_device(struct device *device) {
 }
 
 static void count_no_more(struct device *device) { device->operations = counted.own; }
-
-#endif

@@ -1,8 +1,7 @@
 /* cuda_rig: a tiny model on the cuda device, over the fake driver in orders that the seed draws, and on the cpu device
  * with its reference kernels.  A bound for logits: the cuda device rounds the inputs of products to halves, or to codes
  * of 8 bits as the cpu does; each product's errors are independent, and add up over the layers as random ones do. */
-#ifndef LOAM_TESTS_CUDA_RIG_H
-#define LOAM_TESTS_CUDA_RIG_H
+#pragma once
 
 #include "testing.h"
 
@@ -127,5 +126,3 @@ static inline void widen_heads(struct tiny_model *tiny, size_t dimension) {
     tiny->head_count = 2, tiny->kv_head_count = 1;
     tiny->head_dimension = dimension, tiny->sliding_dimension = dimension / 2;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* decode_rig: a small random model with a calibration on a device, tokens for a prompt and its decode steps.  For tests
  * that compare the logits of decode steps between engines: over tiers, with presets, on other devices. */
-#ifndef LOAM_TESTS_ENGINE_DECODE_RIG_H
-#define LOAM_TESTS_ENGINE_DECODE_RIG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ const float *decode_rig_step(struct decode_rig *rig, struct engine *engine, stru
 /* The logits of so many steps, [count][width]; the caller frees. */
 float *decode_rig_steps(struct decode_rig *rig, struct engine *engine, struct sequence *sequence,
                         size_t count);
-
-#endif

@@ -2,8 +2,7 @@
  * documents that tests damage.  An answer has the same bits whatever part of its prompt was saved.  The one exception:
  * where prefill and decode differ in their order of sums (AMX, decision 0026), the last token of a prompt that
  * was saved whole has other bits.  Blocks are cut so that nothing else differs. */
-#ifndef LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
-#define LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
+#pragma once
 
 #include "engine/engine.h"
 #include "platform/fault_plan.h"
@@ -80,5 +79,3 @@ uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const c
                        uint64_t *rebuilt_chunks);
 
 uint64_t rig_fuzz(void); /* LOAM_TEST_FUZZ: so many times as many cases; 0: not given */
-
-#endif

@@ -1,6 +1,5 @@
 /* How far two rows of logits are apart, and one spreads. */
-#ifndef LOAM_TESTS_ENGINE_LOGITS_H
-#define LOAM_TESTS_ENGINE_LOGITS_H
+#pragma once
 
 #include <math.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ static inline double deviation_of(const float *x, size_t count) {
     for (size_t i = 0; i < count; i++) squares += pow((double)x[i] - mean, 2) / (double)count;
     return sqrt(squares);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* gguf_draft: GGUF files put together byte by byte in tests, with the place of every field marked by
  * name, so that a test can damage one field and leave the rest as it was. */
-#ifndef LOAM_TESTS_FORMAT_GGUF_DRAFT_H
-#define LOAM_TESTS_FORMAT_GGUF_DRAFT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ void draft_small(struct draft *draft);
 /* Opens the bytes with their end against an unreadable page, so that one byte too many is a fault;
  * when it opens, reads every byte that struct gguf reaches and closes it. */
 enum status draft_open(const uint8_t *data, uint64_t size_bytes, struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* fuzz_input: what the fuzzers of folders share: reading numbers from their bytes, a folder, and what an error is. */
-#ifndef LOAM_TESTS_FUZZ_INPUT_H
-#define LOAM_TESTS_FUZZ_INPUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ static inline void new_folder(char folder[64], const char *name) {
     snprintf(folder, 64, "%s/fuzz-%s-XXXXXX", root, name);
     ASSERT(mkdtemp(folder) != NULL);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* schemas: the schemas by which answers are sampled and then validated. */
-#ifndef LOAM_TESTS_GRAMMAR_SCHEMAS_H
-#define LOAM_TESTS_GRAMMAR_SCHEMAS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -9,5 +8,3 @@ extern const size_t test_schema_count;
 
 /* The slowest kind that is known: alternatives that stay undecided, each a list of lists so deep. */
 void test_write_deep(char *text, size_t alternatives, size_t depth);
-
-#endif

@@ -3,8 +3,7 @@
  * Include it after kernels/vector.h and before the source under test.  Tiles are this thread's; shapes
  * come from the configuration as on the processor.  dpbf16ps keeps the order of Intel's pseudocode
  * (the even elements of the pairs, then the odd ones) but not its flushing of denormals. */
-#ifndef LOAM_TESTS_KERNELS_AMX_EMULATION_H
-#define LOAM_TESTS_KERNELS_AMX_EMULATION_H
+#pragma once
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -84,5 +83,3 @@ static inline void amx_dpbf16ps(int c, int a, int b) {
 #define _tile_stream_loadd(t, base, stride) amx_load(t, base, stride)
 #define _tile_stored(t, base, stride)       amx_store(t, base, stride)
 #define _tile_dpbf16ps(c, a, b)             amx_dpbf16ps(c, a, b)
-
-#endif

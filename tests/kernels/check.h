@@ -3,8 +3,7 @@
  * guarded_create gives a buffer whose end touches a page that may not be read or written (and whose
  * beginning follows one, a page earlier), so that a kernel that steps over its data dies here and not in
  * production.  Outputs start as NaN; comparisons take NaN for an error. */
-#ifndef LOAM_TESTS_KERNELS_CHECK_H
-#define LOAM_TESTS_KERNELS_CHECK_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -139,5 +138,3 @@ enum { CHECK_LEVELS_MAX = 8 };
         CHECK_LEVELS_EMULATED(operation, install, levels, count)       \
         return count;                                                  \
     }
-
-#endif

@@ -1,6 +1,5 @@
 /* gather_cases: which rows the tests of gather select, and what a gather gives. */
-#ifndef LOAM_TESTS_KERNELS_GATHER_CASES_H
-#define LOAM_TESTS_KERNELS_GATHER_CASES_H
+#pragma once
 
 #include "check.h"
 
@@ -100,5 +99,3 @@ static inline void gather_run(void (*gather)(const struct attention_gather_args 
                                            .then_count = count});
     guarded_destroy(&scratch);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Made by tools/golden_blocks.py with gguf's decoders, seed 20261121; do not edit. */
-#ifndef LOAM_TESTS_KERNELS_GOLDEN_BLOCKS_H
-#define LOAM_TESTS_KERNELS_GOLDEN_BLOCKS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -380,5 +379,3 @@ static const struct golden_blocks golden_blocks[] = {
      0xddda23daeb63a343u,
      {0xb9ee7000u, 0x3b50a200u, 0xb9ee7000u, 0xb9ee7000u}},
 };
-
-#endif

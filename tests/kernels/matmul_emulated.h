@@ -1,11 +1,8 @@
 /* matmul_emulated: the AVX-512 and AMX matmul sources, compiled on emulated instructions. */
-#ifndef LOAM_TESTS_KERNELS_MATMUL_EMULATED_H
-#define LOAM_TESTS_KERNELS_MATMUL_EMULATED_H
+#pragma once
 
 #include "kernels/matmul/matmul.h"
 
 void emulated_int8_avx512_init(struct matmul_kernels *kernels);
 void emulated_float_avx512_init(struct matmul_kernels *kernels);
 void emulated_amx_init(struct matmul_kernels *kernels);
-
-#endif

@@ -1,7 +1,6 @@
 /* multiply: what the tests of matmul and matvec share: their cases, their inputs, and how large an element of a weight
  * can be. */
-#ifndef LOAM_TESTS_KERNELS_MULTIPLY_H
-#define LOAM_TESTS_KERNELS_MULTIPLY_H
+#pragma once
 
 #include "kernels/check.h"
 #include "kernels/convert/convert.h"
@@ -60,5 +59,3 @@ static inline void row_magnitudes(const struct convert_kernels *convert, enum te
     free(value);
     free(copy);
 }
-
-#endif

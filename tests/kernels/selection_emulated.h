@@ -1,6 +1,5 @@
 /* selection_emulated: the AVX-512 sources of the selection kernels compiled on SIMDe, for machines without it. */
-#ifndef LOAM_TESTS_KERNELS_SELECTION_EMULATED_H
-#define LOAM_TESTS_KERNELS_SELECTION_EMULATED_H
+#pragma once
 
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/attention.h"
@@ -25,5 +24,3 @@ void emulated_mass_avx512_install(struct mass_kernels *kernels);
 void emulated_project_avx512_install(struct project_kernels *kernels);
 void emulated_score_avx512_install(struct score_kernels *kernels);
 void emulated_top_k_avx512_install(struct top_k_kernels *kernels);
-
-#endif

@@ -1,8 +1,7 @@
 /* tiles_emulated: the AMX tile instructions that loam uses, in plain C, so that the source of the AMX
  * kernel runs in tests on any machine.  Semantics: Intel's instruction set reference; rows and row bytes come
  * from the configuration, and using a tile without one fails the test. */
-#ifndef LOAM_TESTS_KERNELS_TILES_EMULATED_H
-#define LOAM_TESTS_KERNELS_TILES_EMULATED_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -70,5 +69,3 @@ static inline void tile_multiply_bf16(size_t c, size_t a, size_t b) {
 #define _tile_loadd(tile, base, stride)  tile_load(tile, base, stride)
 #define _tile_stored(tile, base, stride) tile_store(tile, base, stride)
 #define _tile_dpbf16ps(c, a, b)          tile_multiply_bf16(c, a, b)
-
-#endif

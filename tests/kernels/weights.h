@@ -1,6 +1,5 @@
 /* weights: random and extreme matrices of every weight type, for the tests and benchmarks that multiply by them. */
-#ifndef LOAM_TESTS_KERNELS_WEIGHTS_H
-#define LOAM_TESTS_KERNELS_WEIGHTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -160,5 +159,3 @@ static inline void weight_store(struct random *random, enum tensor_type type, co
     else
         weight_fill(random, type, WEIGHT_RANDOM, target, count);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* tiny_model: GGUF files of small random models, for tests, and a plain forward pass to compare with. */
-#ifndef LOAM_TESTS_TINY_MODEL_H
-#define LOAM_TESTS_TINY_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,5 +82,3 @@ void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int
  * not NULL: the residual stream after every layer, [layer_count][count][hidden_size]. */
 void plain_forward(const struct model *model, const int32_t *tokens, size_t count, bool rounds_kv, double *logits,
                    double *hidden);
-
-#endif

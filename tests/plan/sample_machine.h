@@ -1,6 +1,5 @@
 /* sample_machine: the numbers of no machine, for tests: every one is there, and they are of a plausible size. */
-#ifndef LOAM_TESTS_SAMPLE_MACHINE_H
-#define LOAM_TESTS_SAMPLE_MACHINE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -55,5 +54,3 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
     machine.tier.page_seconds = 1e-6 * factor(context);
     return machine;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* fault_plan: makes the n-th call to the system fail, once or from then on for ever (the way SQLite tests
  * its I/O: raise n until everything goes through). */
-#ifndef LOAM_TESTS_PLATFORM_FAULT_PLAN_H
-#define LOAM_TESTS_PLATFORM_FAULT_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ void fault_stay_here(void);
 /* The process ends as by kill -9 that much later, wherever it is then; the kernel's timer, which is not late when the
  * machine is busy. */
 void fault_kill_after(uint64_t ns);
-
-#endif

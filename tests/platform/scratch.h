@@ -1,6 +1,5 @@
 /* scratch: a folder for one test, gone after it. */
-#ifndef LOAM_TESTS_PLATFORM_SCRATCH_H
-#define LOAM_TESTS_PLATFORM_SCRATCH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ uint64_t scratch_disk_bytes(const struct scratch *scratch); /* blocks they take,
 void scratch_copy(const struct scratch *scratch, const struct scratch *from);
 /* For one scratch folder after another: removes the files, keeps the folder. */
 void scratch_empty(struct scratch *scratch);
-
-#endif

@@ -1,6 +1,5 @@
 /* http_client: a client of the tests that sends bytes as it likes. */
-#ifndef LOAM_TESTS_SERVER_HTTP_CLIENT_H
-#define LOAM_TESTS_SERVER_HTTP_CLIENT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ void http_client_send_post(int client, const char *path, const char *body);
 int http_client_post(uint16_t port, const char *path, const char *body);
 /* Appends to text until it has `wanted`, or, with NULL, until the end. */
 void http_client_read(int client, char *text, size_t capacity, const char *wanted);
-
-#endif

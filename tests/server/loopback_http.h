@@ -1,7 +1,6 @@
 /* loopback_http: the server of a test, on a port of the loopback address, with every route; and what its handler and
  * the test wait for. */
-#ifndef LOAM_TESTS_SERVER_LOOPBACK_HTTP_H
-#define LOAM_TESTS_SERVER_LOOPBACK_HTTP_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@
 struct http *loopback_http_start(struct http_options options);
 /* Until so many have happened: exactly so many. */
 void wait_for(const _Atomic size_t *count, size_t wanted);
-
-#endif

@@ -1,7 +1,6 @@
 /* moved_clock: a clock that a test stops and moves.  The test is linked with --wrap=clock_gettime and
  * --wrap=pthread_cond_timedwait, so that loam's code calls what is here. */
-#ifndef LOAM_TESTS_SERVER_MOVED_CLOCK_H
-#define LOAM_TESTS_SERVER_MOVED_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -10,5 +9,3 @@
 void clock_skip(uint64_t ns);
 void stop_clock(void); /* at a whole second; it moves by skips alone */
 void start_clock(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* service_rig: a service over the bundled model or another one, and clients that record what they are told. */
-#ifndef LOAM_TESTS_SERVER_SERVICE_RIG_H
-#define LOAM_TESTS_SERVER_SERVICE_RIG_H
+#pragma once
 
 #include <pthread.h>
 
@@ -79,5 +78,3 @@ void client_wait(struct client *client);                      /* until done */
 void client_wait_tokens(struct client *client, size_t count); /* or done */
 /* Submits and waits; asserts that the answer ended by itself. */
 void client_ask(struct client *client, const struct service_request *request);
-
-#endif

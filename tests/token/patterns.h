@@ -4,8 +4,7 @@
  * \s is written out as White_Space, because PCRE2 10.42 counts U+180E too. Falcon's third stage works on
  * bytes written as characters and has no expression here; its test is test_hugging_face.c.
  */
-#ifndef LOAM_TESTS_TOKEN_PATTERNS_H
-#define LOAM_TESTS_TOKEN_PATTERNS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -56,5 +55,3 @@ static const struct pattern_row {
 };
 
 enum { PATTERN_ROWS = sizeof pattern_rows / sizeof pattern_rows[0] };
-
-#endif

@@ -1,7 +1,6 @@
 /* records: the fixtures of tests/token/fixtures, which hold "@KIND ARGUMENT LENGTH", a line break, LENGTH bytes of
  * text and a line break, again and again. */
-#ifndef LOAM_TESTS_TOKEN_RECORDS_H
-#define LOAM_TESTS_TOKEN_RECORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ struct record {
 
 /* Reads the record at *at and moves behind it; false at the end.  Fails the test where there is none. */
 bool record_next(char **at, struct record *record);
-
-#endif

@@ -1,6 +1,5 @@
 /* vocabularies: where the tests of src/token get their vocabularies and texts from. */
-#ifndef LOAM_TESTS_TOKEN_VOCABULARIES_H
-#define LOAM_TESTS_TOKEN_VOCABULARIES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ void assert_round_trip(const struct tokenizer *t, const char *text, size_t lengt
  * among them) bos and eos. */
 struct tokenizer *byte_vocabulary(const char *pre, const char *const *controls, size_t control_count,
                                   const char *bos, const char *eos);
-
-#endif

@@ -3,8 +3,7 @@
  * A line is "part,what,unit,value,spread,limit,asserted": the median of the rounds; (most - least) / median; what
  * bounds the value, in its unit; "ok: ..." or "FAILED: ...".  Over the fake driver value, spread and limit stay
  * empty. */
-#ifndef LOAM_BENCH_DEVICE_CARD_CARD_H
-#define LOAM_BENCH_DEVICE_CARD_CARD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ void bench_matvec(struct card *card);
 void bench_matmul(struct card *card);
 void bench_attention(struct card *card);
 void bench_fetch(struct card *card);
-
-#endif

@@ -1,6 +1,5 @@
 /* What catalog.c, the connection, shares with catalog_rows.c, the rows of catalog.db, and with conversations.c. */
-#ifndef LOAM_CACHE_STORE_CATALOG_INTERNAL_H
-#define LOAM_CACHE_STORE_CATALOG_INTERNAL_H
+#pragma once
 
 #include <sqlite3.h>
 
@@ -23,5 +22,3 @@ enum status catalog_prepare(struct catalog *catalog, const char *sql, const char
 /* Finalizes the statement; code is what its last step gave. */
 enum status catalog_finish(struct catalog *catalog, sqlite3_stmt *statement, int code, const char *doing,
                            struct error *error) STATUS_CHECKED;
-
-#endif

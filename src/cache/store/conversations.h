@@ -10,8 +10,7 @@
  * STATUS_DOCUMENT: damaged, with one line.  STATUS_FULL: no room within the limit.  Any thread; none of these waits for
  * more than another process's writing.
  */
-#ifndef LOAM_CACHE_STORE_CONVERSATIONS_H
-#define LOAM_CACHE_STORE_CONVERSATIONS_H
+#pragma once
 
 #include "cache/store/store.h"
 
@@ -38,5 +37,3 @@ enum status conversations_put(struct store *store, struct conversation_row *row,
 /* *found false: there is none. */
 enum status conversations_remove(const char *directory, const char *owner, const char *id, bool *found,
                                  struct error *error) STATUS_CHECKED;
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Memory: the tables of an open document (document_memory_bytes), and some megabytes.  Thread: that of the store.
  */
-#ifndef LOAM_CACHE_STORE_PARCEL_H
-#define LOAM_CACHE_STORE_PARCEL_H
+#pragma once
 
 #include "cache/store/store.h"
 
@@ -73,5 +72,3 @@ typedef enum status parcel_accept(void *context, struct parcel_document *documen
 enum status parcel_take(struct store *store, const struct parcel_source *source, parcel_accept *accept,
                         void *accept_context, struct parcel_content *content, struct error *error)
     STATUS_CHECKED;
-
-#endif

@@ -5,8 +5,7 @@
  *   then of every document: its tail, its pages, its key index, its states
  *
  * Each is cut into blocks; behind a block is chain' = checksum(chain, checksum(block)), from zeros. */
-#ifndef LOAM_CACHE_STORE_PARCEL_INTERNAL_H
-#define LOAM_CACHE_STORE_PARCEL_INTERNAL_H
+#pragma once
 
 #include "cache/store/parcel.h"
 #include "cache/store/store_internal.h"
@@ -57,5 +56,3 @@ struct parcel_key_index_place {
 struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks,
                                                      uint64_t index);
 uint64_t parcel_key_index_count(const struct geometry *geometry, uint64_t chunks);
-
-#endif

@@ -41,8 +41,7 @@
  * Thread: the engine's.  Writes are write-behind: a thread of the store computes checksums, writes, flushes
  * and commits; reads go through an io_queue of the caller's.
  */
-#ifndef LOAM_CACHE_STORE_STORE_H
-#define LOAM_CACHE_STORE_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -412,5 +411,3 @@ void document_prefetch_key_index(struct document *document, size_t layer, uint64
 /* Of all heads. */
 bool document_key_index_written(const struct document *document, size_t layer, uint64_t chunk_first,
                                 uint64_t chunk_count);
-
-#endif

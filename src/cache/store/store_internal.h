@@ -1,7 +1,6 @@
 /* What the files of the store share: checksums, where things lie, rows of the catalog, and the state of stores and
  * documents. */
-#ifndef LOAM_CACHE_STORE_STORE_INTERNAL_H
-#define LOAM_CACHE_STORE_STORE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -422,5 +421,3 @@ bool writer_is_done(struct writer *writer, const struct document *document); /* 
 /* The document's first failure, or STATUS_OK. */
 enum status writer_failure(struct writer *writer, struct document *document, struct error *error)
     STATUS_CHECKED;
-
-#endif

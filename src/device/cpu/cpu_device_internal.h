@@ -11,8 +11,7 @@
  *      operation makes no system call and no allocation (scratch_growths counts them).
  *   4  An operation that cannot get scratch does nothing, and the device remembers why.
  */
-#ifndef LOAM_DEVICE_CPU_DEVICE_INTERNAL_H
-#define LOAM_DEVICE_CPU_DEVICE_INTERNAL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -170,5 +169,3 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
 void cpu_fetch(struct stream *stream, const struct fetch_operation *operation);
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation);
-
-#endif

@@ -1,6 +1,5 @@
 /* cpu_graph: what the cpu device captures and launches again. */
-#ifndef LOAM_DEVICE_CPU_GRAPH_H
-#define LOAM_DEVICE_CPU_GRAPH_H
+#pragma once
 
 #include "device/cpu/cpu_device_internal.h"
 #include "device/operation_list.h"
@@ -19,5 +18,3 @@ void cpu_graph_destroy(struct graph *graph);
     void cpu_captured_##name(struct stream *stream, const struct name##_operation *operation);
 OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
 #undef DECLARE_CAPTURED
-
-#endif

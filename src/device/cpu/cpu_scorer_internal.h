@@ -1,7 +1,6 @@
 /* cpu_scorer: one kind of key index on the cpu: how it is built, and how candidates are scored by it.  A file per kind;
  * cpu_scorer.c has the table, to which a program adds the kinds of its own methods before main. */
-#ifndef LOAM_DEVICE_CPU_SCORER_INTERNAL_H
-#define LOAM_DEVICE_CPU_SCORER_INTERNAL_H
+#pragma once
 
 #include "device/cpu/cpu_select_internal.h"
 
@@ -97,5 +96,3 @@ void cpu_load_keys(const struct cpu_device *device, const struct build_unit *uni
 /* The sampled keys of the unit's tokens (device/key_sample.h). */
 void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                           const struct build_unit *unit, const struct build_scratch *scratch);
-
-#endif

@@ -1,6 +1,5 @@
 /* cpu_select_internal: a run of choose, as cpu_select.c and the scorers see it. */
-#ifndef LOAM_DEVICE_CPU_SELECT_INTERNAL_H
-#define LOAM_DEVICE_CPU_SELECT_INTERNAL_H
+#pragma once
 
 #include "device/cpu/cpu_device_internal.h"
 
@@ -67,5 +66,3 @@ static inline float *head_scores(const struct select_run *run, size_t row, size_
 static inline bool scores_by_head(const struct choose_operation *operation) {
     return operation->layout->aggregate == SCORE_SOFTMAX;
 }
-
-#endif

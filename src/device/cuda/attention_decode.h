@@ -4,8 +4,7 @@
  * has 4 * 32 / LANES rows at once, K and V both asked for before any score, and each of its groups keeps a partial of
  * its own.  The partials of a block's groups are added in their order.  So an output depends on the row's length alone,
  * not on what else is computed.  Bound by memory: K and V are read once for HEADS query heads, as they lie. */
-#ifndef LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
-#define LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
+#pragma once
 
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kv_places.h"
@@ -350,5 +349,3 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     ATTENTION_KERNELS_OF(what, 16, types, form, four_blocks) \
     ATTENTION_KERNELS_OF(what, 32, types, form, four_blocks) \
     what(64, 1, types, form, 4) what(64, 4, types, form, 2)
-
-#endif

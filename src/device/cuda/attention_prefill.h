@@ -7,8 +7,7 @@
  * other is multiplied with.  Scores, running maxima and sums are floats; weights are halves for the
  * second product.  Rows of a tile lie as in matmul.h: eighths at (number ^ row % 8).  What a query's bits are
  * follows from its position alone: a chunk of which it sees nothing adds nothing. */
-#ifndef LOAM_DEVICE_CUDA_ATTENTION_PREFILL_H
-#define LOAM_DEVICE_CUDA_ATTENTION_PREFILL_H
+#pragma once
 
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kv_places.h"
@@ -430,5 +429,3 @@ template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill
 #define PREFILL_KERNELS(types, any) \
     PREFILL_KERNEL(64, types, any) PREFILL_KERNEL(128, types, any) PREFILL_KERNEL(256, types, any) \
     PREFILL_KERNEL(512, types, any)
-
-#endif

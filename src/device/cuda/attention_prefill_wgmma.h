@@ -8,8 +8,7 @@
  *
  * Keys come by whole tiles from a multiple of 128 on, so what a query's bits are follows from its position alone: of a
  * tile of which it sees nothing it adds nothing. */
-#ifndef LOAM_DEVICE_CUDA_ATTENTION_PREFILL_WGMMA_H
-#define LOAM_DEVICE_CUDA_ATTENTION_PREFILL_WGMMA_H
+#pragma once
 
 #include "device/cuda/attention_prefill.h"
 #include "device/cuda/dialect_sm90a.h"
@@ -195,5 +194,3 @@ template <int WIDTH> DEVICE void prefill_wgmma_run(const struct cuda_prefill_arg
         prefill_multiply<WIDTH>(args, block, tiles);
     }
 }
-
-#endif

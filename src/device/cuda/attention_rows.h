@@ -1,6 +1,5 @@
 /* attention_rows: which rows a query sees, and the ranges in which they are attended to. */
-#ifndef LOAM_DEVICE_CUDA_ATTENTION_ROWS_H
-#define LOAM_DEVICE_CUDA_ATTENTION_ROWS_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 #include "device/cuda/kernels.h"
@@ -51,5 +50,3 @@ DEVICE float score_of(float product, float scale, float softcap) {
     if (softcap == 0) return product; /* the query has been multiplied with scale * log2 e */
     return softcap * tanh_near(product * scale / softcap) * log2e;
 }
-
-#endif

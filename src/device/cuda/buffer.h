@@ -1,6 +1,5 @@
 /* buffer: memory of a card, and memory of the host that it reads and writes over the bus. */
-#ifndef LOAM_DEVICE_CUDA_BUFFER_H
-#define LOAM_DEVICE_CUDA_BUFFER_H
+#pragma once
 
 #include "device/cuda/context.h"
 #include "device/cuda/kernels_sm90a.h"
@@ -37,5 +36,3 @@ void cuda_buffer_destroy(struct cuda_buffer *buffer);
  * MATMUL_COLUMNS columns, whose 128 bytes a row are swizzled.  False: the context is broken. */
 bool cuda_tensor_map(struct cuda_context *context, struct tensor_map *map, uint64_t halves, uint32_t columns,
                      uint32_t rows, uint32_t box_rows);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: the thread that opened it, but for cuda_flag_raise and cuda_flag_value (flag.h).
  */
-#ifndef LOAM_DEVICE_CUDA_CONTEXT_H
-#define LOAM_DEVICE_CUDA_CONTEXT_H
+#pragma once
 
 #include "device/cuda/driver.h"
 
@@ -62,5 +61,3 @@ static inline bool cuda_context_works(const struct cuda_context *context) {
     return context->error.status == STATUS_OK;
 }
 bool cuda_context_check(struct cuda_context *context, enum cu_result result, const char *what);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The operations are kept as they come (operation_list.h).  At the end they are put on the stream while it records, so
  * that a node is what a launch would be. */
-#ifndef LOAM_DEVICE_CUDA_CAPTURE_H
-#define LOAM_DEVICE_CUDA_CAPTURE_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 #include "device/cuda/cuda_graph_memory.h"
@@ -29,5 +28,3 @@ OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
 DECLARE_CAPTURED(KEEP_ROWS, keep_rows)
 #undef DECLARE_CAPTURED
 void cuda_captured_beside(struct stream *stream, const struct beside_operation *operation);
-
-#endif

@@ -4,8 +4,7 @@
  * Of up to CUDA_MATVEC_ROWS rows an output of matmul or attention depends on its own row alone, to the bit; the
  * products of more rows take them as halves, and rows of a prompt share attention's kernel, which gives other bits, but
  * always the same ones. */
-#ifndef LOAM_DEVICE_CUDA_DEVICE_H
-#define LOAM_DEVICE_CUDA_DEVICE_H
+#pragma once
 
 #include "device/cuda/context.h"
 #include "device/device.h"
@@ -26,5 +25,3 @@ enum status device_cuda_create(struct device **device, const struct cuda_device_
 
 /* What was asked of a device that device_cuda_create made. */
 struct cuda_counts device_cuda_counts(const struct device *device);
-
-#endif

@@ -8,8 +8,7 @@
  *      returns the error, and what comes behind runs.  Page tables are brought up to date all the same, since the
  *      cache sends a change once.
  */
-#ifndef LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
-#define LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
+#pragma once
 
 #include "device/cuda/buffer.h"
 #include "device/cuda/cuda_device.h"
@@ -192,5 +191,3 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
 void cuda_choose(struct stream *stream, const struct choose_operation *operation);
 void cuda_fetch(struct stream *stream, const struct fetch_operation *operation);
 void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
-
-#endif

@@ -3,8 +3,7 @@
  * A layer's decode step is seven nodes for one row (docs/cuda.md), with the bits of its operations.  Operations that
  * follow each other are known by their shapes and spans; what they leave for each other is not written, so none behind
  * them in the graph may read it. */
-#ifndef LOAM_DEVICE_CUDA_FUSED_H
-#define LOAM_DEVICE_CUDA_FUSED_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 #include "device/operation_list.h"
@@ -25,5 +24,3 @@ struct rope_append {
     float epsilon;
 };
 void cuda_rope_append(struct stream *stream, const struct rope_append *heads);
-
-#endif

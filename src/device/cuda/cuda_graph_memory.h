@@ -1,7 +1,6 @@
 /* cuda_graph_memory: what the nodes of a graph read, for as long as it is launched.  Host arrays are staged once, and
  * sent when the graph is made; scratch is its own, since the stream's may grow, and then moves. */
-#ifndef LOAM_DEVICE_CUDA_GRAPH_MEMORY_H
-#define LOAM_DEVICE_CUDA_GRAPH_MEMORY_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 
@@ -31,5 +30,3 @@ struct graph_memory {
 bool graph_memory_stage(struct graph_memory *memory, size_t size_bytes, struct staged *staged);
 uint64_t graph_memory_scratch(struct graph_memory *memory, size_t size_bytes);
 void graph_memory_destroy(struct graph_memory *memory);
-
-#endif

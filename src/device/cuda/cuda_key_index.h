@@ -1,6 +1,5 @@
 /* cuda_key_index: what the card builds beside chunks, and scores of units by it, for each kind that it chooses by. */
-#ifndef LOAM_DEVICE_CUDA_KEY_INDEX_H
-#define LOAM_DEVICE_CUDA_KEY_INDEX_H
+#pragma once
 
 #include "device/cuda/cuda_views.h"
 
@@ -21,5 +20,3 @@ size_t cuda_query_bytes(const struct key_index_layout *layout);
 uint32_t cuda_score_heads(const struct key_index_layout *layout, uint32_t group);
 /* Of `rows` items from `first` on, whose rows follow each other; queries, scores, lists and limits are theirs. */
 void cuda_score(const struct cuda_scoring *scoring, size_t first, uint32_t rows);
-
-#endif

@@ -1,6 +1,5 @@
 /* cuda_products: the parts of a matmul on a card, for cuda_products.c, cuda_experts.c and cuda_fused.c. */
-#ifndef LOAM_DEVICE_CUDA_PRODUCTS_H
-#define LOAM_DEVICE_CUDA_PRODUCTS_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 
@@ -41,5 +40,3 @@ typedef void product_kernel(const struct product *p, const void *context, enum t
 void product_launch(const struct product *p, product_kernel *launch, const void *context);
 /* Of the inputs that were made. */
 product_kernel product_of_inputs;
-
-#endif

@@ -1,6 +1,5 @@
 /* cuda_rows_attend: how rows are attended to by ranges, for cuda_attend.c and cuda_select.c. */
-#ifndef LOAM_DEVICE_CUDA_ROWS_ATTEND_H
-#define LOAM_DEVICE_CUDA_ROWS_ATTEND_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 
@@ -18,5 +17,3 @@ const char *attend_types(const struct kv_layout *layout);
 struct cuda_shape attend_shape(const struct attend_kernel *kernel, uint32_t kv_head_count, uint32_t rows);
 /* Of a row. */
 size_t attend_partial_bytes(const struct kv_layout *layout, size_t head_count);
-
-#endif

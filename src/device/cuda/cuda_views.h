@@ -1,7 +1,6 @@
 /* cuda_views: what kernels read of items and their views, which are the host's: rows, places of tables, and the
  * addresses of pools.  They are staged for each operation; of a graph the rows are those of the step. */
-#ifndef LOAM_DEVICE_CUDA_VIEWS_H
-#define LOAM_DEVICE_CUDA_VIEWS_H
+#pragma once
 
 #include "device/cuda/cuda_device_internal.h"
 
@@ -25,5 +24,3 @@ size_t cuda_rows_of(const struct attend_item *items, size_t begin, size_t end);
  * there. */
 size_t cuda_run_end(const struct attend_item *items, size_t item_count, size_t first);
 struct kv_shape cuda_shape_of(const struct kv_layout *layout);
-
-#endif

@@ -7,8 +7,7 @@
  * A kernel takes one struct by value (kernels.h), has blocks of one dimension, and keeps everything that a block
  * shares in one struct at SHARED.  All 32 lanes of a warp take part in whatever a warp does together.  Nothing is
  * contracted (-ffp-contract=off): what is fused says `multiply_add`, so that both compilers round alike. */
-#ifndef LOAM_DEVICE_CUDA_DIALECT_H
-#define LOAM_DEVICE_CUDA_DIALECT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -351,5 +350,3 @@ DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_near(-x)); }
 DEVICE float tanh_near(float x) { return 1.0f - 2.0f / (1.0f + exp_near(2 * x)); }
 
 template <typename T> DEVICE T *at(uint64_t address) { return (T *)(uintptr_t)address; }
-
-#endif

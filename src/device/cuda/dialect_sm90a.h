@@ -4,8 +4,7 @@
  *
  * Copies of tiles and products read and write shared memory by another way than a thread's loads and stores, the async
  * proxy.  What a thread stores for them it stores by store16_async, and async_fence is between the two. */
-#ifndef LOAM_DEVICE_CUDA_DIALECT_SM90A_H
-#define LOAM_DEVICE_CUDA_DIALECT_SM90A_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 
@@ -156,5 +155,3 @@ DEVICE uint64_t wgmma_descriptor(shared_address first) {
 DEVICE uint64_t wgmma_descriptor_turned(shared_address first, uint32_t panel_bytes) {
     return wgmma_descriptor(first) ^ (uint64_t)1 << 16 ^ (uint64_t)(panel_bytes >> 4) << 16;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* doubles: arithmetic in double where a float would lose what is asked for. */
-#ifndef LOAM_DEVICE_CUDA_DOUBLES_H
-#define LOAM_DEVICE_CUDA_DOUBLES_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 
@@ -37,5 +36,3 @@ DEVICE double softplus_double(double x) {
     const double rest = log_one_plus(exp_double(x > 0 ? -x : x));
     return x > 0 ? x + rest : rest;
 }
-
-#endif

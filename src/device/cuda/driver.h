@@ -8,8 +8,7 @@
  * structs that are never defined; an address in the device's memory is an integer.  A member of the table has the
  * driver's own name: driver->cuMemAlloc(&address, size_bytes).
  */
-#ifndef LOAM_DEVICE_CUDA_DRIVER_H
-#define LOAM_DEVICE_CUDA_DRIVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -264,5 +263,3 @@ enum status cuda_device_count(const struct cuda_driver *driver, uint32_t *count,
     STATUS_CHECKED;
 enum status cuda_properties_read(const struct cuda_driver *driver, uint32_t index,
                                  struct cuda_properties *properties, struct error *error) STATUS_CHECKED;
-
-#endif

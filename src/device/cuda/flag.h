@@ -2,8 +2,7 @@
  *
  * It only rises, but for cuda_stream_flag_take (stream.h), which lowers it to 0 for the next replay of a graph.  The
  * one side that raises it does so with values that rise. */
-#ifndef LOAM_DEVICE_CUDA_FLAG_H
-#define LOAM_DEVICE_CUDA_FLAG_H
+#pragma once
 
 #include "device/cuda/context.h"
 
@@ -29,5 +28,3 @@ void cuda_flag_await(const struct cuda_flag *flag, uint32_t value);
 /* The watchdog: raises every flag that some stream may wait for, so that the streams run dry.  Whether there was one;
  * found, expected: of the first such flag. */
 bool cuda_flags_raise_all(struct cuda_context *context, uint32_t *found, uint32_t *expected);
-
-#endif

@@ -7,8 +7,7 @@
  * A kernel that may start early has a programmatic edge from the kernel in front of it, where that is all it comes
  * after and the driver knows such edges; else an ordinary one.
  */
-#ifndef LOAM_DEVICE_CUDA_GRAPH_H
-#define LOAM_DEVICE_CUDA_GRAPH_H
+#pragma once
 
 #include "device/cuda/stream.h"
 
@@ -42,5 +41,3 @@ void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t s
 void cuda_graph_add_fill(struct cuda_stream *stream, uint64_t target, uint8_t value, size_t size_bytes);
 void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations,
                                uint32_t count);
-
-#endif

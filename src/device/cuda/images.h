@@ -1,6 +1,5 @@
 /* images: the kernels of kernels/ as PTX, which the build puts into the program (cmake/cuda.cmake). */
-#ifndef LOAM_DEVICE_CUDA_IMAGES_H
-#define LOAM_DEVICE_CUDA_IMAGES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ struct cuda_image {
 extern const struct cuda_image cuda_images[];
 extern const size_t cuda_image_count;
 extern const char *const cuda_images_missing; /* why there are none; NULL: there are */
-
-#endif

@@ -4,8 +4,7 @@
  * never from what it holds: how many rows there are, their tokens and positions come from a step block in
  * device memory, so that a recorded step can be replayed with another token.  Where `step` is 0, row_count
  * counts. */
-#ifndef LOAM_DEVICE_CUDA_KERNELS_H
-#define LOAM_DEVICE_CUDA_KERNELS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -634,5 +633,3 @@ struct fetch_shared {
     uint32_t counts[16];
     uint32_t hand;
 };
-
-#endif

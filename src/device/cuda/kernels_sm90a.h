@@ -1,6 +1,5 @@
 /* kernels_sm90a: the parameters of the kernels that an H100 or H200 alone has (kernels.h). */
-#ifndef LOAM_DEVICE_CUDA_KERNELS_SM90A_H
-#define LOAM_DEVICE_CUDA_KERNELS_SM90A_H
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -38,5 +37,3 @@ KERNELS_BOTH uint32_t prefill_wgmma_tiles(uint32_t width) { return 512 / width; 
 KERNELS_BOTH uint32_t prefill_wgmma_shared(uint32_t width) {
     return (1 + prefill_wgmma_tiles(width)) * PREFILL_KEYS * width * 2 + (2 * prefill_wgmma_tiles(width) + 1) * 8;
 }
-
-#endif

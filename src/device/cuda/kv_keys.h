@@ -1,6 +1,5 @@
 /* kv_keys: stored keys as floats, for key indexes. */
-#ifndef LOAM_DEVICE_CUDA_KV_KEYS_H
-#define LOAM_DEVICE_CUDA_KV_KEYS_H
+#pragma once
 
 #include "device/cuda/kv_places.h"
 
@@ -11,5 +10,3 @@ DEVICE float key_element(const struct kv_shape &shape, const char *block, uint32
     const uint16_t *scales = (const uint16_t *)(const void *)(block + shape.k_scales_offset);
     return half_value(scales[in_block * (shape.k_dimension / 32) + i / 32]) * (float)((const int8_t *)row)[i];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* kv_places: from a row of a context to its bytes. */
-#ifndef LOAM_DEVICE_CUDA_KV_PLACES_H
-#define LOAM_DEVICE_CUDA_KV_PLACES_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 #include "device/cuda/kernels.h"
@@ -31,5 +30,3 @@ DEVICE const uint32_t *index_places(const struct step_item *item, uint32_t kv_he
 DEVICE uint64_t window_begin(uint64_t position, uint32_t window) {
     return window == 0 || position + 1 <= window ? 0 : position + 1 - window;
 }
-
-#endif

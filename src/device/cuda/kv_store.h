@@ -1,6 +1,5 @@
 /* kv_store: elements of a row of K or V into a chunk, in the type of the cache. */
-#ifndef LOAM_DEVICE_CUDA_KV_STORE_H
-#define LOAM_DEVICE_CUDA_KV_STORE_H
+#pragma once
 
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
@@ -52,5 +51,3 @@ DEVICE void row_store(const struct kv_shape &shape, const struct row_bytes &to, 
             group_store(shape.v_type, to.v, to.v_scales, group - k_groups, shape.v_dimension, v);
     }
 }
-
-#endif

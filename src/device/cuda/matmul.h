@@ -5,8 +5,7 @@
  * stores it in the tile that comes next.  Eight warps make 64 rows by 32 outputs each.  Tiles have rows of 128
  * bytes, whose eighths lie at (number ^ row % 8), so that neither stores nor matrix loads meet in a
  * bank.  Bound by the tensor cores; a piece costs some 60 instructions for 8,192 products. */
-#ifndef LOAM_DEVICE_CUDA_MATMUL_H
-#define LOAM_DEVICE_CUDA_MATMUL_H
+#pragma once
 
 #include "device/cuda/rows.h"
 #include "device/cuda/weight_types.h"
@@ -303,5 +302,3 @@ template <typename T> DEVICE void matmul_experts_run(const struct cuda_matmul_ex
     KERNEL(matmul_experts_##name, cuda_matmul_experts_args, 256, blocks) {                  \
         matmul_experts_run<type>(args);                                                     \
     }
-
-#endif

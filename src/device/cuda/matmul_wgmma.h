@@ -11,8 +11,7 @@
  * sum goes over the columns from the first to the last, 16 at a time, whatever ROWS and whoever else is in the tile.
  *
  * Of experts a block has one tile, whose rows lie apart: the threads that fill copy them by cp.async. */
-#ifndef LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
-#define LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
+#pragma once
 
 #include "device/cuda/dialect_sm90a.h"
 #include "device/cuda/kernels_sm90a.h"
@@ -259,5 +258,3 @@ template <typename T> DEVICE void matmul_wgmma_experts_run(const struct cuda_mat
     KERNEL(matmul_wgmma_##name##_256, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
         matmul_wgmma_run<type, 256>(args, ARGUMENTS_OF(matmul_wgmma_##name##_256));      \
     }
-
-#endif

@@ -6,8 +6,7 @@
  * scaled, added to the lane's sum in the order of the pieces; then the lanes' sums in the order of warp_sum.
  * Bound by memory for N up to 8: some 30 instructions a piece, and 15 for each input, against 16 bytes and
  * more. */
-#ifndef LOAM_DEVICE_CUDA_MATVEC_H
-#define LOAM_DEVICE_CUDA_MATVEC_H
+#pragma once
 
 #include "device/cuda/rows.h"
 #include "device/cuda/weight_types.h"
@@ -333,5 +332,3 @@ template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matve
         decode_norm_run<type_##type, norm_pieces>(args);                                         \
     }                                                                                            \
     KERNEL(decode_gate_##type, cuda_decode_matvec_args, 256, 2) { decode_gate_run<type_##type>(args); }
-
-#endif

@@ -1,6 +1,5 @@
 /* module: kernels, as the driver compiled them for this card. */
-#ifndef LOAM_DEVICE_CUDA_MODULE_H
-#define LOAM_DEVICE_CUDA_MODULE_H
+#pragma once
 
 #include "device/cuda/context.h"
 #include "device/cuda/images.h"
@@ -29,5 +28,3 @@ void cuda_modules_close(struct cuda_modules *modules); /* zeros: allowed */
  * that launches will ask for.  STATUS_UNSUPPORTED: no image for this card has it. */
 enum status cuda_kernel_find(struct cuda_kernel *kernel, struct cuda_modules *modules, const char *name,
                              size_t shared_bytes, struct error *error) STATUS_CHECKED;
-
-#endif

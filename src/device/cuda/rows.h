@@ -1,7 +1,6 @@
 /* rows: what kernels that work on rows of floats share: whether a row is there, sums over a block, norms, and
  * inputs of 8 bits. */
-#ifndef LOAM_DEVICE_CUDA_ROWS_H
-#define LOAM_DEVICE_CUDA_ROWS_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 #include "device/cuda/kernels.h"
@@ -162,5 +161,3 @@ DEVICE void warp_quantize(float value, uint32_t block, const struct input_row &t
     ((int8_t *)((lane < 16 ? to.low : to.high) + block))[lane % 16] = (int8_t)code;
     if (lane == 0) to.numbers[block] = {scale, {(int16_t)sum, (int16_t)sum_high}};
 }
-
-#endif

@@ -12,8 +12,7 @@
  * context is broken and names it; what does not end even then within 2 s is left to itself (is_stuck).  The driver
  * waits for all work when memory is given back, so every stream is drained first.
  */
-#ifndef LOAM_DEVICE_CUDA_STREAM_H
-#define LOAM_DEVICE_CUDA_STREAM_H
+#pragma once
 
 #include "device/cuda/flag.h"
 #include "device/cuda/module.h"
@@ -80,5 +79,3 @@ void cuda_stream_flag_wait(struct cuda_stream *stream, const struct cuda_flag *f
 void cuda_stream_flag_take(struct cuda_stream *stream, const struct cuda_flag *flag);
 /* Raises it when all before is done. */
 void cuda_stream_flag_raise(struct cuda_stream *stream, const struct cuda_flag *flag, uint32_t value);
-
-#endif

@@ -12,8 +12,7 @@
  *   supers  for each 256 columns: Q3_K Q6_K a half, Q2_K two, scale and minimum.
  *
  * F32, F16 and BF16 are as in the file, in codes. */
-#ifndef LOAM_DEVICE_CUDA_WEIGHT_LAYOUT_H
-#define LOAM_DEVICE_CUDA_WEIGHT_LAYOUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns
  * is another than its own, what its values are multiplied by. */
 void weight_repack(const struct matrix *matrix, float scale, size_t row_begin, size_t row_end,
                    const struct weight_planes_host *planes);
-
-#endif

@@ -4,8 +4,7 @@
  * columns, and what turns codes into values: value = scale * (code - OFFSET) + minimum, with a scale and a
  * minimum for each 16. Of a type that IS_SIGNED the codes are int8, and OFFSET is 0; of others they are at
  * most 63. */
-#ifndef LOAM_DEVICE_CUDA_WEIGHT_TYPES_H
-#define LOAM_DEVICE_CUDA_WEIGHT_TYPES_H
+#pragma once
 
 #include "device/cuda/dialect.h"
 #include "device/cuda/kernels.h"
@@ -222,5 +221,3 @@ struct type_iq4_xs {
         scale_all(u, half_value(numbers.x & 0xffff) * (float)((int32_t)scale - 32), 0);
     }
 };
-
-#endif

@@ -13,8 +13,7 @@
  * Among the heads of a group a page gets the score of the head that wants it most (SCORE_MAX): a sum lets
  * heads that find nothing in a page outvote one that does.  Differs from Quest, which has no groups.
  */
-#ifndef LOAM_KERNELS_ABSTRACT_H
-#define LOAM_KERNELS_ABSTRACT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ struct abstract_kernels {
 };
 
 void abstract_kernels_init(struct abstract_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* abstract_internal: what the variants of abstract share. */
-#ifndef LOAM_KERNELS_ABSTRACT_INTERNAL_H
-#define LOAM_KERNELS_ABSTRACT_INTERNAL_H
+#pragma once
 
 #include "kernels/abstract/abstract.h"
 
@@ -19,5 +18,3 @@ static inline uint16_t *abstract_page(const struct abstract_layout *layout, enum
     uint8_t *block = (uint8_t *)abstract + layout->offset[kind];
     return (uint16_t *)(void *)block + page * 2 * layout->dimension;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* activation: element-wise functions between matrices, and softmax over a row. */
-#ifndef LOAM_KERNELS_ACTIVATION_H
-#define LOAM_KERNELS_ACTIVATION_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ struct activation_kernels {
 };
 
 void activation_kernels_init(struct activation_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef LOAM_KERNELS_ACTIVATION_INTERNAL_H
-#define LOAM_KERNELS_ACTIVATION_INTERNAL_H
+#pragma once
 
 #include "kernels/activation/activation.h"
 
@@ -12,5 +11,3 @@ void activation_ref_install(struct activation_kernels *kernels);
 void activation_avx512_install(struct activation_kernels *kernels);
 void activation_avx2_install(struct activation_kernels *kernels);
 void activation_neon_install(struct activation_kernels *kernels);
-
-#endif

@@ -5,8 +5,7 @@
  * (Milakov and Gimelshein 2018; flash-decoding), so every source of rows is attended when it is
  * ready.  An empty partial is m = -INFINITY, s = 0, o = 0.
  */
-#ifndef LOAM_KERNELS_ATTENTION_H
-#define LOAM_KERNELS_ATTENTION_H
+#pragma once
 
 #include <math.h>
 #include <stddef.h>
@@ -132,5 +131,3 @@ struct attention_kernels {
 };
 
 void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask);
-
-#endif

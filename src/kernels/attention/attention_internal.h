@@ -1,6 +1,5 @@
 /* attention_internal: what the variants of attention share. */
-#ifndef LOAM_KERNELS_ATTENTION_INTERNAL_H
-#define LOAM_KERNELS_ATTENTION_INTERNAL_H
+#pragma once
 
 #include "kernels/attention/attention.h"
 
@@ -47,5 +46,3 @@ static inline const uint16_t *kv_v_scales(const struct kv_layout *layout, const 
 static inline uint64_t prefill_row_begin(uint64_t position, uint64_t window) {
     return window == 0 || window > position ? 0 : position + 1 - window;
 }
-
-#endif

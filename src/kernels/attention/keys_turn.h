@@ -1,6 +1,5 @@
 /* keys_turn: rows of K turned into columns of floats: column d is at target + d * stride. */
-#ifndef LOAM_KERNELS_ATTENTION_KEYS_TURN_H
-#define LOAM_KERNELS_ATTENTION_KEYS_TURN_H
+#pragma once
 
 #include "kernels/attention/kv_layout.h"
 #include "kernels/floats.h"
@@ -108,6 +107,4 @@ FLOATS_INLINE void keys_turn_f16(const struct kv_layout *layout, const uint8_t *
 #endif
     }
 }
-#endif
-
 #endif

@@ -9,8 +9,7 @@
  *   Q8   a row is dimension int8, and the block's rows are followed by their scales: one half per
  *        32 elements, [8][dimension / 32]; value = scale * q
  */
-#ifndef LOAM_KERNELS_KV_LAYOUT_H
-#define LOAM_KERNELS_KV_LAYOUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static inline const uint8_t *kv_k_row(const struct kv_layout *layout, const void
 static inline const uint8_t *kv_v_row(const struct kv_layout *layout, const void *chunk, size_t token) {
     return kv_block(layout, chunk, token) + layout->v_offset + token % KV_BLOCK_TOKENS * layout->v_row_bytes;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* kv_pack: rows of a chunk as registers of eight floats. */
-#ifndef LOAM_KERNELS_ATTENTION_KV_PACK_H
-#define LOAM_KERNELS_ATTENTION_KV_PACK_H
+#pragma once
 
 #include "kernels/attention/kv_layout.h"
 #include "kernels/floats.h"
@@ -11,5 +10,3 @@ FLOATS_INLINE floats8 element_load8(enum kv_type type, const uint8_t *row, const
     if (type == KV_F16) return floats8_load_half(row + 2 * d);
     return floats8_scale(floats8_load_int8(row + d), half_to_float(scales[d / KV_SCALE_GROUP]));
 }
-
-#endif

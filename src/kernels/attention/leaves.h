@@ -1,6 +1,5 @@
 /* leaves: the order in which the lanes of a score are added. */
-#ifndef LOAM_KERNELS_ATTENTION_LEAVES_H
-#define LOAM_KERNELS_ATTENTION_LEAVES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,6 +11,4 @@ enum { SCORE_LANES = 8 };
 static const uint8_t score_leaves[SCORE_LANES] = {0, 4, 1, 5, 2, 6, 3, 7};
 #else
 static const uint8_t score_leaves[SCORE_LANES] = {0, 2, 1, 3, 4, 6, 5, 7};
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* What decode and gather have in common over `floats`: elements of rows, tiles of the outputs, partials that begin and
  * end, and the shapes that are constants. */
-#ifndef LOAM_KERNELS_ATTENTION_ROWS_FLOATS_H
-#define LOAM_KERNELS_ATTENTION_ROWS_FLOATS_H
+#pragma once
 
 #include "kernels/attention/attention_internal.h"
 #include "kernels/attention/softmax_floats.h"
@@ -75,5 +74,3 @@ FLOATS_INLINE void partials_end(size_t group, const float *s, float *sums) {
         else                                                                                                   \
             (args->layout->v_type == KV_F16 ? NAME##_q8_f16 : NAME##_q8)(args);                                \
     }
-
-#endif

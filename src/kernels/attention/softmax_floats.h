@@ -7,8 +7,7 @@
  *
  * A rise of the maximum is rare after the first rows and stays out of line: within each of the callers' shapes it cost
  * gather 2 to 3% (all rows, group 4). */
-#ifndef LOAM_KERNELS_SOFTMAX_FLOATS_H
-#define LOAM_KERNELS_SOFTMAX_FLOATS_H
+#pragma once
 
 #include <math.h>
 
@@ -92,5 +91,3 @@ FLOATS_INLINE void softmax_outputs_add(size_t dimension, floats keep, floats tak
         target[d] = floats_first(floats_fma(keep, floats_set(target[d]), part));
     }
 }
-
-#endif

@@ -22,8 +22,7 @@
  * V codes [32][v_dimension]; byte d of line p has token 2p in its low half and token 2p + 1 in the high one.
  * At head_dim 64: 4,864 for 16,384 of f16 (0.297); at 128: 9,728 for 32,768.
  */
-#ifndef LOAM_KERNELS_CODEC_H
-#define LOAM_KERNELS_CODEC_H
+#pragma once
 
 #include <stddef.h>
 
@@ -42,5 +41,3 @@ struct codec_kernels {
 };
 
 void codec_kernels_init(struct codec_kernels *kernels, cpu_mask mask);
-
-#endif

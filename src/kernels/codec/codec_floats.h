@@ -8,8 +8,7 @@
  * Reached, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21, GB/s of f16: decode 6.4 to 6.8 from memory to memory
  * (plain reads 22 to 23; 1.9 to 2.0 of 4-bit bytes, some four times a disk's 0.5), 14 to 15 in the
  * caches; encode 3.7 to 4.2 and 5.3 to 5.6.  The plain C: 0.3 and 0.2. */
-#ifndef LOAM_KERNELS_CODEC_CODEC_FLOATS_H
-#define LOAM_KERNELS_CODEC_CODEC_FLOATS_H
+#pragma once
 
 #include "kernels/codec/codec_internal.h"
 #include "kernels/codec/q4_floats.h"
@@ -193,5 +192,3 @@ static void q4_decode(const struct kv_layout *layout, const void *q4, void *chun
             v_decode_group(layout, chunk, &parts, q4, t, v_whole, (parts.v_dimension - v_whole) / FLOATS);
     }
 }
-
-#endif

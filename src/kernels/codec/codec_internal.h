@@ -1,6 +1,5 @@
 /* codec_internal: what the variants of codec share. */
-#ifndef LOAM_KERNELS_CODEC_INTERNAL_H
-#define LOAM_KERNELS_CODEC_INTERNAL_H
+#pragma once
 
 #include "base/assert.h"
 #include "kernels/codec/codec.h"
@@ -19,5 +18,3 @@ static inline const uint16_t *q4_k_row(const struct kv_layout *layout, const voi
 static inline const uint16_t *q4_v_row(const struct kv_layout *layout, const void *chunk, size_t token) {
     return (const uint16_t *)(const void *)kv_v_row(layout, chunk, token);
 }
-
-#endif

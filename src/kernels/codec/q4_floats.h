@@ -1,7 +1,6 @@
 /* q4_floats: registers of 4-bit codes, next to those of floats.h: for encoding, and for attention to codes as they are.
  * `codes` holds two codes per place, those of an even token and of the odd one after it, as a byte does. */
-#ifndef LOAM_KERNELS_CODEC_Q4_FLOATS_H
-#define LOAM_KERNELS_CODEC_Q4_FLOATS_H
+#pragma once
 
 #include "kernels/floats.h"
 
@@ -95,6 +94,4 @@ FLOATS_INLINE void codes_store(uint8_t *p, codes even, codes odd) {
     __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
 }
-#endif
-
 #endif

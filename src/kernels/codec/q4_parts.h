@@ -1,6 +1,5 @@
 /* q4_parts: offsets of the parts of a chunk's 4-bit form (codec.h), for code that reads it without decoding it. */
-#ifndef LOAM_KERNELS_Q4_PARTS_H
-#define LOAM_KERNELS_Q4_PARTS_H
+#pragma once
 
 #include "kernels/codec/codec.h"
 
@@ -25,5 +24,3 @@ static inline struct q4_parts q4_parts_of(const struct kv_layout *layout) {
     parts.bytes = parts.v_codes + KV_CHUNK_TOKENS / 2 * v;
     return parts;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* codes: the bit fields inside quantised blocks that more than one kernel must read.
  * Source: the GGUF format documentation; the layouts of the blocks are in tensor/block.h. */
-#ifndef LOAM_KERNELS_CONVERT_CODES_H
-#define LOAM_KERNELS_CONVERT_CODES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ static inline int iq4_xs_scale_get(const struct block_iq4_xs *block, size_t j) {
     int high = block->scales_h >> (2 * j) & 3;
     return (low | high << 4) - 32;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* convert: rows of every element type as floats: y[i] = the value of element i. */
-#ifndef LOAM_KERNELS_CONVERT_H
-#define LOAM_KERNELS_CONVERT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ struct convert_kernels {
 };
 
 void convert_kernels_init(struct convert_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,10 +1,7 @@
 /* The tables of convert, one filler per file.  Each overwrites the entries that it improves. */
-#ifndef LOAM_KERNELS_CONVERT_INTERNAL_H
-#define LOAM_KERNELS_CONVERT_INTERNAL_H
+#pragma once
 
 #include "kernels/convert/convert.h"
 
 void convert_init_dequantize_ref(struct convert_kernels *kernels);
 void convert_init_avx2(struct convert_kernels *kernels);
-
-#endif

@@ -5,8 +5,7 @@
  * A point is 8 elements (of IQ3 4), each one of a few levels.  The tables say which level an element has (2 bits each;
  * of IQ3 3); the levels and all factors that are powers of two are in codes, scales and d, so that whole numbers are
  * exact: |codes| <= 62, scales odd and below 32, |scales · codes| < 2^11. */
-#ifndef LOAM_KERNELS_CONVERT_GRID_H
-#define LOAM_KERNELS_CONVERT_GRID_H
+#pragma once
 
 #include <stdint.h>
 
@@ -54,5 +53,3 @@ static inline uint16_t iq1_m_half_get(const uint16_t scales[4]) {
     return (uint16_t)(scales[0] >> 12 | (scales[1] >> 8 & 0x00f0) | (scales[2] >> 4 & 0x0f00) |
                       (scales[3] & 0xf000));
 }
-
-#endif

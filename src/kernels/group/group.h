@@ -6,8 +6,7 @@
  * are long does not outvote the others, as it does in a sum or a maximum of raw scores.
  * A NaN makes its own unit NaN and no other: it does not count in the sums.  A head without a number adds NaN to all.
  */
-#ifndef LOAM_KERNELS_GROUP_H
-#define LOAM_KERNELS_GROUP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -33,5 +32,3 @@ struct group_kernels {
 };
 
 void group_kernels_init(struct group_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* group_internal: what the variants of group share. */
-#ifndef LOAM_KERNELS_GROUP_INTERNAL_H
-#define LOAM_KERNELS_GROUP_INTERNAL_H
+#pragma once
 
 #include "kernels/group/group.h"
 
@@ -20,5 +19,3 @@ void group_ref_install(struct group_kernels *kernels);
 void group_avx2_install(struct group_kernels *kernels);
 void group_avx512_install(struct group_kernels *kernels);
 void group_neon_install(struct group_kernels *kernels);
-
-#endif

@@ -9,8 +9,7 @@
  * summed over the group beforehand, give H in a time that does not depend on the group; see hash_score.
  * Differs from HATA: there codes are [token][bits / 8] and counted head by head.
  */
-#ifndef LOAM_KERNELS_HASH_H
-#define LOAM_KERNELS_HASH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ struct hash_kernels {
 };
 
 void hash_kernels_init(struct hash_kernels *kernels, cpu_mask mask);
-
-#endif

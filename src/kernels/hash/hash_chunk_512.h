@@ -1,6 +1,5 @@
 /* From a chunk's distances to its scores; included by hash_avx512.c and hash_avx512popcnt.c. */
-#ifndef LOAM_KERNELS_HASH_CHUNK_512_H
-#define LOAM_KERNELS_HASH_CHUNK_512_H
+#pragma once
 
 #include "kernels/floats.h"
 #include "kernels/hash/hash_internal.h"
@@ -31,5 +30,3 @@ FLOATS_INLINE void chunk_finish(const size_t code_bytes, const struct hash_score
         floats_store(scores + n * FLOATS, floats_multiply(agreement, floats_load_half(norms + n * FLOATS)));
     }
 }
-
-#endif

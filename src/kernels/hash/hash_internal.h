@@ -1,6 +1,5 @@
 /* hash_internal: what the variants of hash share. */
-#ifndef LOAM_KERNELS_HASH_INTERNAL_H
-#define LOAM_KERNELS_HASH_INTERNAL_H
+#pragma once
 
 #include "kernels/hash/hash.h"
 
@@ -16,5 +15,3 @@ void hash_avx512_install(struct hash_kernels *kernels);
 void hash_avx512popcnt_install(struct hash_kernels *kernels); /* over hash_avx512_install */
 void hash_avx512_score(const struct hash_score_args *args);
 void hash_neon_install(struct hash_kernels *kernels);
-
-#endif

@@ -6,8 +6,7 @@
  * overflow after 255 / (8 heads) positions and are widened to 16 bits before; groups of more than 31 heads take
  * several sets of tables.
  */
-#ifndef LOAM_KERNELS_HASH_TABLES_H
-#define LOAM_KERNELS_HASH_TABLES_H
+#pragma once
 
 #include <string.h>
 
@@ -70,5 +69,3 @@ static void hash_prepare(const struct hash_score_args *args, uint8_t *tables) {
         codes += heads * args->layout->code_bytes;
     }
 }
-
-#endif

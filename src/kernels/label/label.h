@@ -9,8 +9,7 @@
  * cosine that is no number (a query of zeros, NaN) makes the group NaN, which reaches no threshold.
  *
  * Plain C alone: a step's queries are a few thousand numbers a layer. */
-#ifndef LOAM_KERNELS_LABEL_H
-#define LOAM_KERNELS_LABEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ double label_cosine(const float *a, const float *b, size_t dimension);
 /* cosines, importance (0..1): [count], of the heads of a group. */
 double label_similarity(enum label_aggregate aggregate, const double *cosines, const float *importance,
                         size_t count);
-
-#endif

@@ -18,8 +18,7 @@
  * i from 0 on, `width` bits each, the lowest first.  Shifted and masked, a register of words is a register of bytes, in
  * which four neighbours are four coordinates of a token, as dot products of bytes take them.
  */
-#ifndef LOAM_KERNELS_LEVEL_H
-#define LOAM_KERNELS_LEVEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -74,5 +73,3 @@ struct level_kernels {
 };
 
 void level_kernels_init(struct level_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* level_internal: what the variants of level share. */
-#ifndef LOAM_KERNELS_LEVEL_INTERNAL_H
-#define LOAM_KERNELS_LEVEL_INTERNAL_H
+#pragma once
 
 #include "kernels/level/level.h"
 
@@ -31,5 +30,3 @@ void level_ref_install(struct level_kernels *kernels);
 void level_avx2_install(struct level_kernels *kernels);
 void level_avx512_install(struct level_kernels *kernels);
 void level_neon_install(struct level_kernels *kernels);
-
-#endif

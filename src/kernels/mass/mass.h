@@ -5,8 +5,7 @@
  * The scores are those that attention's gather hands out; m and s are of the whole attention of the head, after
  * all partials are merged, so that a step adds 1 per head over all its rows.  A head with s = 0 adds nothing.
  */
-#ifndef LOAM_KERNELS_MASS_H
-#define LOAM_KERNELS_MASS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ struct mass_kernels {
 };
 
 void mass_kernels_init(struct mass_kernels *kernels, cpu_mask mask);
-
-#endif

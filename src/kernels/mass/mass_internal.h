@@ -1,6 +1,5 @@
 /* mass_internal: what the variants of mass share. */
-#ifndef LOAM_KERNELS_MASS_INTERNAL_H
-#define LOAM_KERNELS_MASS_INTERNAL_H
+#pragma once
 
 #include "kernels/mass/mass.h"
 
@@ -9,5 +8,3 @@ void mass_ref_install(struct mass_kernels *kernels);
 void mass_avx2_install(struct mass_kernels *kernels);
 void mass_avx512_install(struct mass_kernels *kernels);
 void mass_neon_install(struct mass_kernels *kernels);
-
-#endif

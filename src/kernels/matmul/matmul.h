@@ -5,8 +5,7 @@
  * layout panel by panel into the calling thread's scratch and used for all inputs.  Nothing is
  * repacked at load, so a model is ready as soon as it is mapped.
  */
-#ifndef LOAM_KERNELS_MATMUL_H
-#define LOAM_KERNELS_MATMUL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ struct matmul_kernels {
 };
 
 void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask);
-
-#endif

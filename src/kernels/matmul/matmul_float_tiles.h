@@ -1,7 +1,6 @@
 /* Tiles of floats: two registers of rows (a panel, or with 16 floats to a register two) by up to 6 inputs.  Included by
  * matmul_float_avx2.c, _neon.c, and _avx512.c, which defines FLOATS_512 first. */
-#ifndef LOAM_KERNELS_MATMUL_FLOAT_TILES_H
-#define LOAM_KERNELS_MATMUL_FLOAT_TILES_H
+#pragma once
 
 #include "kernels/floats.h"
 #include "kernels/matmul/matmul_internal.h"
@@ -90,5 +89,3 @@ static void float_tiles_run(const struct matmul_args *args, float_unpack *unpack
     };
     panel_run(args, &kernel);
 }
-
-#endif

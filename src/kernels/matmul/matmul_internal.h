@@ -1,6 +1,5 @@
 /* What the variants of matmul share. */
-#ifndef LOAM_KERNELS_MATMUL_INTERNAL_H
-#define LOAM_KERNELS_MATMUL_INTERNAL_H
+#pragma once
 
 #include "kernels/matmul/matmul.h"
 
@@ -24,5 +23,3 @@ void matmul_int8_avx512_init(struct matmul_kernels *kernels);
 void matmul_float_avx512_init(struct matmul_kernels *kernels);
 void matmul_amx_init(struct matmul_kernels *kernels);
 void matmul_float_neon_init(struct matmul_kernels *kernels);
-
-#endif

@@ -6,8 +6,7 @@
  * is minimum[0]).  Four columns of a row are adjacent in memory, and the same four columns of the other rows follow:
  * the operand of byte dot products, one row per 32-bit lane.
  */
-#ifndef LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
-#define LOAM_KERNELS_MATMUL_PANEL_INTERNAL_H
+#pragma once
 
 #include <assert.h>
 #include <stdbool.h>
@@ -202,5 +201,3 @@ static inline size_t panel_bytes_max(size_t panel_bytes) { return panel_bytes * 
 static inline size_t panel_scratch_bytes(size_t panel_bytes, size_t run_inputs) {
     return panel_bytes_max(panel_bytes) + run_inputs * RUN_ROWS * sizeof(float);
 }
-
-#endif

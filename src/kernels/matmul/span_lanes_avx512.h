@@ -1,6 +1,5 @@
 /* span_lanes: the end of a span (kernels/span.h) in the AVX-512 variants of matmul. */
-#ifndef LOAM_KERNELS_MATMUL_SPAN_LANES_AVX512_H
-#define LOAM_KERNELS_MATMUL_SPAN_LANES_AVX512_H
+#pragma once
 
 #include <string.h>
 
@@ -23,5 +22,3 @@ static inline void span_lanes_add(float *lanes, size_t stride, size_t block_coun
         _mm512_store_ps(sums + at, _mm512_add_ps(_mm512_load_ps(sums + at), sum));
     }
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Lanes are computed in the order of the leaves of their tree, so that few sums wait instead of eight: each lane is
  * added to the sums that wait for it.  The first and the second block of a lane follow each other, and inputs lie
  * in this order (span_place), so that they are read as one stream. */
-#ifndef LOAM_KERNELS_MATMUL_SPAN_LEAVES_H
-#define LOAM_KERNELS_MATMUL_SPAN_LEAVES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ static inline size_t span_place(size_t block, size_t block_count) {
         place += (size_t)leaf->lane + SPAN_LANES < block_count ? 2 : 1;
     return place + block / SPAN_LANES;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * form that the weight's type multiplies with (int8 blocks for quantised weights), once,
  * and then shared by all threads and by all matrices that multiply the same input.
  */
-#ifndef LOAM_KERNELS_MATVEC_H
-#define LOAM_KERNELS_MATVEC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ struct matvec_kernels {
 };
 
 void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* The prepared inputs of matvec, and the fillers of its table. */
-#ifndef LOAM_KERNELS_MATVEC_INTERNAL_H
-#define LOAM_KERNELS_MATVEC_INTERNAL_H
+#pragma once
 
 #include <string.h>
 
@@ -109,5 +108,3 @@ void matvec_init_q6_k_avx512(struct matvec_kernels *kernels);
 void matvec_init_plain_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_neon(struct matvec_kernels *kernels);
 void matvec_init_q8_dotprod(struct matvec_kernels *kernels); /* after the NEON ones */
-
-#endif

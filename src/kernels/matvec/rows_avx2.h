@@ -1,6 +1,5 @@
 /* rows_avx2: the accumulators and loads of the AVX2 variants of matvec, with the loop over rows. */
-#ifndef LOAM_KERNELS_MATVEC_ROWS_AVX2_H
-#define LOAM_KERNELS_MATVEC_ROWS_AVX2_H
+#pragma once
 
 #include <immintrin.h>
 #include <stddef.h>
@@ -50,5 +49,3 @@ INLINE void row_sums_add(const row_vector four[4], float *totals) {
 }
 
 #include "kernels/matvec/rows_loop.h"
-
-#endif

@@ -1,6 +1,5 @@
 /* rows_avx512: the accumulators and loads of the AVX-512 variants of matvec, with the loop over rows. */
-#ifndef LOAM_KERNELS_MATVEC_ROWS_AVX512_H
-#define LOAM_KERNELS_MATVEC_ROWS_AVX512_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ INLINE void row_sums_add(const row_vector four[4], float *totals) {
 }
 
 #include "kernels/matvec/rows_loop.h"
-
-#endif

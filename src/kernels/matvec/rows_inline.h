@@ -1,7 +1,6 @@
 /* rows_inline: forces inlining, since inner loops are written once and specialised by constant arguments, which works
  * only if everything is inlined and unrolled.  Also the distances of prefetches. */
-#ifndef LOAM_KERNELS_MATVEC_ROWS_INLINE_H
-#define LOAM_KERNELS_MATVEC_ROWS_INLINE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -44,5 +43,3 @@ enum { PREFETCH_AHEAD = 1024 };
 INLINE void prefetch_lines(const uint8_t *w, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64) { __builtin_prefetch(w + PREFETCH_AHEAD + line); }
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  * The order of a row's sum is matmul's (kernels/span.h): a lane for each of 8 blocks, a tree over the lanes after every
  * 2 groups, and one total that grows span by span. */
-#ifndef LOAM_KERNELS_MATVEC_ROWS_LOOP_H
-#define LOAM_KERNELS_MATVEC_ROWS_LOOP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -234,5 +233,3 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
     if (done < args->row_end) rows_times(args, x, done, args->row_end - done, 1, n, group, kind);
     if (kind.group_blocks > 1 && args->weight->columns % INPUT_GROUP != 0) rows_again(args, x, group, kind);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* rows_neon: the accumulators of the variants of matvec for 64-bit ARM, with the loop over rows, and their
  * byte products. */
-#ifndef LOAM_KERNELS_MATVEC_ROWS_NEON_H
-#define LOAM_KERNELS_MATVEC_ROWS_NEON_H
+#pragma once
 
 #include <arm_neon.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ INLINE void row_sums_add(const row_vector four[4], float *totals) {
 }
 
 #include "kernels/matvec/rows_loop.h"
-
-#endif

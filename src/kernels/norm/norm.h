@@ -1,6 +1,5 @@
 /* norm: RMSNorm, y = x / sqrt(mean(x^2) + eps) * w, and LayerNorm, y = (x - mean) / sqrt(var + eps) * w + b. */
-#ifndef LOAM_KERNELS_NORM_H
-#define LOAM_KERNELS_NORM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ struct norm_kernels {
 };
 
 void norm_kernels_init(struct norm_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef LOAM_KERNELS_NORM_INTERNAL_H
-#define LOAM_KERNELS_NORM_INTERNAL_H
+#pragma once
 
 #include "kernels/norm/norm.h"
 
@@ -8,5 +7,3 @@ void norm_ref_install(struct norm_kernels *kernels);
 void norm_avx512_install(struct norm_kernels *kernels);
 void norm_avx2_install(struct norm_kernels *kernels);
 void norm_neon_install(struct norm_kernels *kernels);
-
-#endif

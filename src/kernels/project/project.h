@@ -4,8 +4,7 @@
  *
  * A may be the kept columns of the skew matrix: out is then the partial key.
  */
-#ifndef LOAM_KERNELS_PROJECT_H
-#define LOAM_KERNELS_PROJECT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ struct project_kernels {
 };
 
 void project_kernels_init(struct project_kernels *kernels, cpu_mask mask);
-
-#endif

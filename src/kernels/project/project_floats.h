@@ -8,8 +8,7 @@
  * Bound: multiply-adds.  Reached, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21: 78 GFLOP/s at 128 x 128
  * over 64 vectors.
  */
-#ifndef LOAM_KERNELS_PROJECT_FLOATS_H
-#define LOAM_KERNELS_PROJECT_FLOATS_H
+#pragma once
 
 #include "kernels/floats.h"
 
@@ -32,5 +31,3 @@ FLOATS_INLINE void project_tile(const size_t inputs, const size_t vectors, const
         }
     }
 }
-
-#endif

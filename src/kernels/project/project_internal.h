@@ -1,6 +1,5 @@
 /* project_internal: what the variants of project share. */
-#ifndef LOAM_KERNELS_PROJECT_INTERNAL_H
-#define LOAM_KERNELS_PROJECT_INTERNAL_H
+#pragma once
 
 #include "kernels/project/project.h"
 
@@ -12,5 +11,3 @@ void project_neon_install(struct project_kernels *kernels);
 
 /* The fallback of the wider variant, for columns that are not multiples of its registers. */
 void project_rows_avx2(const struct project_args *args);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Rows go one after another (the sequential rule), so a row has the same bits wherever its prompt is cut.  A state is
  * read from `from` (NULL: zeros) and left in `to`, which may be the same. */
-#ifndef LOAM_KERNELS_RECURRENCE_H
-#define LOAM_KERNELS_RECURRENCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ struct recurrence_kernels {
 };
 
 void recurrence_kernels_init(struct recurrence_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -4,8 +4,7 @@
  * order (llama GGUF files) or (j, j + dimension/2) in the split order (qwen).  The scaled
  * frequencies and YaRN's attention factor are the model's (src/model/rope_scaling.h).
  */
-#ifndef LOAM_KERNELS_ROPE_H
-#define LOAM_KERNELS_ROPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ struct rope_kernels {
 };
 
 void rope_kernels_init(struct rope_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef LOAM_KERNELS_ROPE_INTERNAL_H
-#define LOAM_KERNELS_ROPE_INTERNAL_H
+#pragma once
 
 #include "kernels/rope/rope.h"
 
@@ -7,5 +6,3 @@
 void rope_ref_install(struct rope_kernels *kernels);
 void rope_avx2_install(struct rope_kernels *kernels);
 void rope_neon_install(struct rope_kernels *kernels);
-
-#endif

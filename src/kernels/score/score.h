@@ -5,8 +5,7 @@
  * The rows are of a key index: partial keys (lowrank), or abstracts of pages (abstract.h makes its scores of this).
  * A NaN in a row or in a query gives NaN.
  */
-#ifndef LOAM_KERNELS_SCORE_H
-#define LOAM_KERNELS_SCORE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ struct score_kernels {
 };
 
 void score_kernels_init(struct score_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* score_internal: what the variants of score share. */
-#ifndef LOAM_KERNELS_SCORE_INTERNAL_H
-#define LOAM_KERNELS_SCORE_INTERNAL_H
+#pragma once
 
 #include "kernels/score/score.h"
 
@@ -12,5 +11,3 @@ void score_neon_install(struct score_kernels *kernels);
 
 /* The fallback of the wider variant, for rows that are not multiples of its registers. */
 void score_rows_avx2(const struct score_args *args);
-
-#endif

@@ -3,8 +3,7 @@
  * Equal scores: the lower index is taken.  Zeros of both signs are equal.  A NaN of either sign ranks above
  * everything: its token is attended to, so that damage shows in the output.
  */
-#ifndef LOAM_KERNELS_TOP_K_H
-#define LOAM_KERNELS_TOP_K_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ struct top_k_kernels {
 };
 
 void top_k_kernels_init(struct top_k_kernels *kernels, cpu_mask mask);
-
-#endif

@@ -1,6 +1,5 @@
 /* top_k_internal: what the variants of top_k share. */
-#ifndef LOAM_KERNELS_TOP_K_INTERNAL_H
-#define LOAM_KERNELS_TOP_K_INTERNAL_H
+#pragma once
 
 #include "kernels/top_k/top_k.h"
 #include "tensor/half.h"
@@ -21,5 +20,3 @@ static inline uint32_t top_k_key(float score) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return UINT32_MAX;
     return bits ^ ((bits >> 31) != 0 ? UINT32_MAX : 0x80000000u);
 }
-
-#endif

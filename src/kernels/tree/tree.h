@@ -27,8 +27,7 @@
  * Differs from [leoam]: inner nodes are stored, not computed from keys that lie in memory, so abstracts of KV on disk
  * split as well; runs are merged where they lie, once, not anew for every query.
  */
-#ifndef LOAM_KERNELS_TREE_H
-#define LOAM_KERNELS_TREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -137,5 +136,3 @@ size_t tree_search_scratch_bytes(const struct tree_layout *layout, const struct 
                                  uint64_t token_count);
 void tree_search(const struct score_kernels *score, const struct top_k_kernels *top_k,
                  const struct tree_search_args *args);
-
-#endif

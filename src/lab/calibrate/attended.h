@@ -1,7 +1,6 @@
 /* attended: attention of sampled queries over given keys and values, in plain loops on the pool.  Exact, or over only
  * the sinks and the recent tokens. */
-#ifndef LOAM_CALIBRATE_ATTENDED_H
-#define LOAM_CALIBRATE_ATTENDED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ enum status attended_load(const struct samples *samples, size_t layer, size_t wi
 /* A layer's W_O as floats, [hidden_size][head_count * v_dimension].  STATUS_UNSUPPORTED: it has other columns. */
 enum status attended_load_output(const struct samples *samples, const struct kernels *kernels, size_t layer,
                                  float *output, struct error *error) STATUS_CHECKED;
-
-#endif

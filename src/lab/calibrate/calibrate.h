@@ -10,8 +10,7 @@
  * Memory: KV of a context of the calibrated tokens, the sampled queries, one head's keys of all windows and the pairs
  * of a training step.  The same seed gives the same file, whatever the number of threads.
  */
-#ifndef LOAM_CALIBRATE_CALIBRATE_H
-#define LOAM_CALIBRATE_CALIBRATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,5 +99,3 @@ enum status calibrate_import_heads(struct calibration_result *result, const char
 /* Writes the file atomically: it appears whole or not at all. */
 enum status calibration_write(const struct calibration_result *result, const struct model *model,
                               const char *path, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* dot: a dot product that sums in the same order on every machine, in eight lanes so that compilers vectorise it. */
-#ifndef LOAM_CALIBRATE_DOT_H
-#define LOAM_CALIBRATE_DOT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ static inline float dot(const float *a, const float *b, size_t count) {
     for (; i < count; i++) sums[0] += a[i] * b[i];
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
-
-#endif

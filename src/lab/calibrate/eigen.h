@@ -1,7 +1,6 @@
 /* eigen: all eigenvalues and eigenvectors of a symmetric matrix, by Jacobi's rotations, in double.
  * For the Gram matrix X^T X they are the squared singular values and the right singular vectors of X. */
-#ifndef LOAM_CALIBRATE_EIGEN_H
-#define LOAM_CALIBRATE_EIGEN_H
+#pragma once
 
 #include <stddef.h>
 
@@ -9,5 +8,3 @@
  * values[j].  Equal values: the order is that of the diagonal.  Cyclic sweeps until the off-diagonal part is below
  * 1e-15 of the matrix's norm (30 sweeps at most; 6 to 10 are usual). */
 void eigen_symmetric(double *matrix, size_t count, double *values, double *vectors);
-
-#endif

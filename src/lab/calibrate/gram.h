@@ -1,6 +1,5 @@
 /* gram: second moments, sums of x x^T, in double. */
-#ifndef LOAM_CALIBRATE_GRAM_H
-#define LOAM_CALIBRATE_GRAM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ static inline void gram_mirror(double *gram, size_t dimension) {
     for (size_t i = 0; i < dimension; i++)
         for (size_t j = 0; j < i; j++) gram[j * dimension + i] = gram[i * dimension + j];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* hash_head: one KV head's pairs for training, and how well given weights find its true top k. */
-#ifndef LOAM_CALIBRATE_HASH_HEAD_H
-#define LOAM_CALIBRATE_HASH_HEAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, si
 /* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  The baseline of learning. */
 enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,
                                 struct error *error) STATUS_CHECKED;
-
-#endif

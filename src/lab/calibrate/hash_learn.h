@@ -17,8 +17,7 @@
  *           Mass, not recall: a head that retrieves needs few of its top k, and by recall two calibrations of the
  *           bundled model that are equally good differed by six points of what it finds (docs/calibration.md).
  */
-#ifndef LOAM_CALIBRATE_HASH_LEARN_H
-#define LOAM_CALIBRATE_HASH_LEARN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ struct hash_learned {
 enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options,
                        struct random *random, uint16_t *weights, struct hash_learned *learned,
                        struct error *error) STATUS_CHECKED;
-
-#endif

@@ -13,8 +13,7 @@
  * Differs from [hata]: in float instead of bf16; a head at a time, so |D|_F is one head's and not that of all heads
  * of the layer together; each epoch draws its pairs anew instead of loading three chunks of 32,768.
  */
-#ifndef LOAM_CALIBRATE_HASH_TRAINING_H
-#define LOAM_CALIBRATE_HASH_TRAINING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,5 +65,3 @@ const float *hash_trainer_gradient(const struct hash_trainer *trainer); /* [bits
 /* weights_across [bits][dimension] as [dimension][bits] halves, scaled so that the largest is 1: signs do not
  * depend on a column's length, and halves keep 11 bits of each. */
 void hash_weights_store(const float *weights_across, size_t bits, size_t dimension, uint16_t *weights);
-
-#endif

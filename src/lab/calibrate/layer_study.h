@@ -11,8 +11,7 @@
  *                8: a scale per 32 elements of a row, as the q8 cache; 4: minimum and step, K per channel over 64
  *                tokens, V per token over the row's groups of 64 channels (KIVI).
  */
-#ifndef LOAM_CALIBRATE_LAYER_STUDY_H
-#define LOAM_CALIBRATE_LAYER_STUDY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -53,5 +52,3 @@ enum status layer_study_run(struct layer_study *study, size_t layer, size_t wind
 void study_round_q8(float *x, size_t count, size_t dimension);
 void study_round_tokens_4(float *x, size_t count, size_t dimension);  /* per token, groups of 64 channels */
 void study_round_channel_4(float *x, size_t count, size_t dimension); /* per channel, groups of 64 tokens */
-
-#endif

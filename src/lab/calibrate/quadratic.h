@@ -1,6 +1,5 @@
 /* quadratic: minimise x^T G x - c^T x over 0 <= x <= 1, G symmetric and positive semidefinite. */
-#ifndef LOAM_CALIBRATE_QUADRATIC_H
-#define LOAM_CALIBRATE_QUADRATIC_H
+#pragma once
 
 #include <stddef.h>
 
@@ -10,5 +9,3 @@
 double quadratic_solve(const double *g /* [count][count] */, const double *c /* [count] */, size_t count,
                        double tolerance, double *x /* out [count] */);
 double quadratic_violation(const double *g, const double *c, size_t count, const double *x);
-
-#endif

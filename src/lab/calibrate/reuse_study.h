@@ -8,8 +8,7 @@
  *   loss   mean over all steps of |W_O (o - o_full)|^2, o by the list that is taken, less the same by the step's own
  *          list, divided by the layer's mean |W_O o_full|^2
  */
-#ifndef LOAM_CALIBRATE_REUSE_STUDY_H
-#define LOAM_CALIBRATE_REUSE_STUDY_H
+#pragma once
 
 #include "attention/reuse_thresholds.h"
 #include "lab/calibrate/samples.h"
@@ -32,5 +31,3 @@ void reuse_study_destroy(struct reuse_study *study); /* NULL allowed */
 /* curves: [kv_head_count][REUSE_CURVE_POINTS].  importance: [head_count], of the layer. */
 enum status reuse_study_run(struct reuse_study *study, size_t layer, const float *importance,
                             struct reuse_point *curves, struct error *error) STATUS_CHECKED;
-
-#endif

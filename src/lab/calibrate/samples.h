@@ -13,8 +13,7 @@
  * a step each, whose queries say how alike those of adjacent decode steps are.  Then the window is cut back to its
  * text.
  */
-#ifndef LOAM_CALIBRATE_SAMPLES_H
-#define LOAM_CALIBRATE_SAMPLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ enum status samples_keys(const struct samples *samples, size_t layer, size_t win
                          float *out, struct error *error) STATUS_CHECKED;
 enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
                            float *out, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -6,8 +6,7 @@
  * the length of K's component along it, |K a|, not K's own singular value of the same rank, which belongs to another
  * direction; the columns kept are the first in that order, not those with the largest sum of |Q| at run time.
  */
-#ifndef LOAM_CALIBRATE_SKEW_H
-#define LOAM_CALIBRATE_SKEW_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@
  * j-th most important.  kept: out, the fraction of sum (sigma_q sigma_k)^2 in the first fifth.  work: [3][dimension]
  * [dimension]. */
 void skew_find(double *queries, double *keys, size_t dimension, double *work, double *skew, double *kept);
-
-#endif

@@ -1,6 +1,5 @@
 /* eval: what the evaluations of `loam-lab eval` share. */
-#ifndef LOAM_CLI_EVAL_H
-#define LOAM_CLI_EVAL_H
+#pragma once
 
 #include <stdio.h>
 
@@ -80,5 +79,3 @@ enum status eval_ruler(struct evaluation *evaluation, struct error *error) STATU
 enum status eval_kl(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status eval_ask(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
 enum status eval_recall(struct evaluation *evaluation, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,7 +1,6 @@
 /* eval_reader: a text read window by window, stopping before each length of --lengths so that the tokens there can
  * be read by every preset from the same prefix.  For loam-lab eval kl and recall. */
-#ifndef LOAM_CLI_EVAL_READER_H
-#define LOAM_CLI_EVAL_READER_H
+#pragma once
 
 #include "lab/cli/eval.h"
 
@@ -42,5 +41,3 @@ enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, 
 /* Reads the stretch and drops it again.  selects: each token attends as in a decode step, by the preset. */
 enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_place *place, bool selects,
                                 engine_each_logits *each, void *context, struct error *error) STATUS_CHECKED;
-
-#endif

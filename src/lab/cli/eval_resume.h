@@ -1,6 +1,5 @@
 /* eval_resume: continues an evaluation from the lines that an earlier one left. */
-#ifndef LOAM_CLI_EVAL_RESUME_H
-#define LOAM_CLI_EVAL_RESUME_H
+#pragma once
 
 #include "base/text.h"
 #include "lab/cli/eval.h"
@@ -17,5 +16,3 @@ void evaluation_run_id(const struct evaluation *evaluation, const struct text *w
 typedef void evaluation_each_line(void *context, const json_t *line);
 enum status evaluation_resume(struct evaluation *evaluation, const char *id, evaluation_each_line *each,
                               void *context, struct error *error) STATUS_CHECKED;
-
-#endif

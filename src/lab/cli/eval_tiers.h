@@ -2,8 +2,7 @@
  *
  * A prompt is prefilled once, with full attention and all KV in RAM.  Its KV is copied to a separate engine for each
  * preset, which has the budget and disk of `loam run` with the same options and answers from there. */
-#ifndef LOAM_CLI_EVAL_TIERS_H
-#define LOAM_CLI_EVAL_TIERS_H
+#pragma once
 
 #include <jansson.h>
 
@@ -65,5 +64,3 @@ void eval_tiers_close(struct evaluation *evaluation);  /* the engines */
 void eval_tiers_deinit(struct evaluation *evaluation); /* all of it; safe on zeros */
 /* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */
 json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset);
-
-#endif

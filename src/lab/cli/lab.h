@@ -1,8 +1,7 @@
 /* lab: the commands and options of loam-lab, which measures what loam does to a model and has what loam is compared
  * with.  Its table of commands is loam's with its own in it, so that every command of loam runs with the methods of the
  * lab, too. */
-#ifndef LOAM_LAB_CLI_LAB_H
-#define LOAM_LAB_CLI_LAB_H
+#pragma once
 
 #include "cli/bench_replay.h"
 #include "cli/command.h"
@@ -54,5 +53,3 @@ enum status perplexity_output(const struct options *options, const char **name, 
                               struct error *error) STATUS_CHECKED;
 enum status calibrate_output(const struct options *options, const char **name, char **path,
                              struct error *error) STATUS_CHECKED;
-
-#endif

@@ -24,8 +24,7 @@
  *   8 bytes   "LOAMVOC1"
  *   u64       checksum of the vocabulary's fingerprint and C, V, W (fnv1a-64)
  */
-#ifndef LOAM_CLI_LOGITS_BASE_H
-#define LOAM_CLI_LOGITS_BASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
 enum status logits_base_read(const struct logits_base *base, uint64_t place,
                              float *log_probabilities /* [vocabulary_size] */, float *floor,
                              struct error *error) STATUS_CHECKED;
-
-#endif

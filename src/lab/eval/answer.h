@@ -2,8 +2,7 @@
  *
  * A prompt is prefilled once, without its last token.  Each answer begins by decoding that token, so every token of the
  * answer uses the attention of decoding.  Then the sequence is cut back to the prompt.  Thread: the engine's. */
-#ifndef LOAM_EVAL_ANSWER_H
-#define LOAM_EVAL_ANSWER_H
+#pragma once
 
 #include "base/text.h"
 #include "engine/engine.h"
@@ -26,5 +25,3 @@ struct answer_request {
  * *text: the answer's bytes; cleared first.  *step_count: decode steps made. */
 enum status answer_greedy(const struct answer_request *request, struct text *text, uint64_t *step_count,
                           struct error *error) STATUS_CHECKED;
-
-#endif

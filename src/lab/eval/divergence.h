@@ -5,8 +5,7 @@
  *   KLD         sum over tokens of p_base * (log p_base - log p), in nats
  *   same top    how often the likeliest token is the same
  *   delta p     p(true token) - p_base(true token) */
-#ifndef LOAM_EVAL_DIVERGENCE_H
-#define LOAM_EVAL_DIVERGENCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ struct divergence {
 /* base and own: [count] log-probabilities; floor: as above; returns the place's KLD. */
 double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count,
                       float floor, uint32_t true_token);
-
-#endif

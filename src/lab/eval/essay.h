@@ -4,8 +4,7 @@
  * and brackets included) before a blank, but not behind a title or an initial ("Mr. Holmes", "E. A. Poe"); an
  * empty line ends one too.  Sentences longer than 400 bytes are cut at a blank, so that a haystack can be
  * filled finely. */
-#ifndef LOAM_EVAL_ESSAY_H
-#define LOAM_EVAL_ESSAY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ void essay_deinit(struct essay *essay);
 /* The text in the binary, in the public domain: "A Scandal in Bohemia" (Arthur Conan Doyle, 1891), 47 KB. */
 extern const char essay_builtin[];
 extern const size_t essay_builtin_length;
-
-#endif

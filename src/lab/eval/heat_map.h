@@ -1,7 +1,6 @@
 /* heat_map: the needle-in-a-haystack picture, score by length and depth, one panel per preset, as SVG.
  * Colours of the usual needle-in-a-haystack picture: #F0496E (0) over #EBB839 (0.5) to #0CD79F (1). */
-#ifndef LOAM_EVAL_HEAT_MAP_H
-#define LOAM_EVAL_HEAT_MAP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ void heat_map_add(struct heat_map *map, size_t panel, size_t length_index, doubl
 const char *heat_map_colour(double score, char *buffer);
 /* Cells without a sample stay empty. */
 void heat_map_write(const struct heat_map *map, struct text *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* match: scores answers by the references they contain, and gives the confidence of mean scores. */
-#ifndef LOAM_EVAL_MATCH_H
-#define LOAM_EVAL_MATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ struct mean_of_tasks {
     size_t count; /* T */
 };
 struct mean_of_tasks match_mean(const struct task_scores *tasks, size_t stride, size_t count);
-
-#endif

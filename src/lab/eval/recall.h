@@ -7,8 +7,7 @@
  *   mass_bound  a lower bound of mass that the selection computes (--set mass_bound=1)
  *
  * Scores are computed here, in plain float with double sums, from the keys as they are stored.  Thread: one. */
-#ifndef LOAM_EVAL_RECALL_H
-#define LOAM_EVAL_RECALL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -56,5 +55,3 @@ void recall_add(void *recall, const struct select_event *step);
 const struct recall_cell *recall_get(const struct recall *recall, size_t layer_index, size_t head_index);
 /* sum += cell */
 void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell);
-
-#endif

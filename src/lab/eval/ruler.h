@@ -15,8 +15,7 @@
  *
  * Sample i of a task at a length depends on the seed, the task, the length, i, the essay and the tokenizer, and on
  * nothing else (base/random: xoshiro256**). */
-#ifndef LOAM_EVAL_RULER_H
-#define LOAM_EVAL_RULER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,5 +81,3 @@ bool ruler_task_can_share(enum ruler_task task);
 enum status ruler_samples_create_shared(struct ruler_sample *samples, const struct ruler_options *options,
                                         const enum ruler_task *tasks, size_t task_count, uint64_t length,
                                         uint64_t index, struct error *error) STATUS_CHECKED;
-
-#endif

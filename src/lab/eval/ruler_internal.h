@@ -3,8 +3,7 @@
  * A sample is drawn once (ruler_draw: keys, values, names, places) and then written at several sizes until it fits
  * (ruler_write).  Writing takes its random numbers from a copy of one generator, so that a size always gives the
  * same text. */
-#ifndef LOAM_EVAL_RULER_INTERNAL_H
-#define LOAM_EVAL_RULER_INTERNAL_H
+#pragma once
 
 #include "base/random.h"
 #include "base/text.h"
@@ -169,5 +168,3 @@ void ruler_qa_write(struct ruler_draft *draft, size_t unit_count, struct ruler_p
  * floor(places[i] * (line count + 1)); places ascend. */
 void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines,
                        const double *places, size_t count);
-
-#endif

@@ -23,8 +23,7 @@
  *              vt: 5 digits, the first not 0
  *   {name}     5 capital letters;  {source}: the name before it in the chain
  *   {person}   first name, blank, surname;  {town}: start and end without a blank;  {year}: 1800 to 1999 */
-#ifndef LOAM_EVAL_RULER_TEXT_H
-#define LOAM_EVAL_RULER_TEXT_H
+#pragma once
 
 /* clang-format off */
 
@@ -232,5 +231,3 @@
     X("tailor") X("tanner") X("teacher") X("watchmaker") X("weaver") X("welder") X("writer")
 
 /* clang-format on */
-
-#endif

@@ -1,10 +1,7 @@
 /* stored_key: a key as it is stored, for measurements that compute attention plainly. */
-#ifndef LOAM_EVAL_STORED_KEY_H
-#define LOAM_EVAL_STORED_KEY_H
+#pragma once
 
 #include "kernels/attention/kv_layout.h"
 
 /* Token `token` of a chunk in host memory, as floats: [k_dimension]. */
 void stored_key_read(const struct kv_layout *layout, const void *chunk, size_t token, float *key);
-
-#endif

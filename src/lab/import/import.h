@@ -6,8 +6,7 @@
  * llama.cpp's.  An unsupported feature is rejected with its field's name.  So is a tensor that the family does not use:
  * nothing is lost silently.
  */
-#ifndef LOAM_MODEL_IMPORT_H
-#define LOAM_MODEL_IMPORT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -33,5 +32,3 @@ struct import_report {
  * A failure leaves no file. */
 enum status model_import(const char *folder, const char *output, const struct import_options *options,
                          struct import_report *report, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -1,6 +1,5 @@
 /* import_internal: what the files of the importer share. */
-#ifndef LOAM_MODEL_IMPORT_INTERNAL_H
-#define LOAM_MODEL_IMPORT_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -98,5 +97,3 @@ enum status import_write_tokenizer(struct import *import) STATUS_CHECKED;
 enum status import_find_pre(struct import *import, const char **pre) STATUS_CHECKED;
 /* import_special.c: special tokens (bos, eos, ...), whether they are added automatically, and the chat template. */
 enum status import_write_special(struct import *import) STATUS_CHECKED;
-
-#endif

@@ -8,8 +8,7 @@
  * are no multiple of 256 gets the type with blocks of 32 that is next in bits.  One whose rows are no multiple of 32
  * becomes F16.  The report counts both.  Values that are not finite are rejected: they would corrupt whole blocks.
  */
-#ifndef LOAM_MODEL_QUANTIZE_H
-#define LOAM_MODEL_QUANTIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ struct quantize_report {
  * input may be split; output is one file. */
 enum status model_quantize(const char *input, const char *output, const struct quantize_options *options,
                            struct quantize_report *report, struct error *error) STATUS_CHECKED;
-
-#endif

@@ -6,8 +6,7 @@
  * file, none overlapping another.  After STATUS_OK every pointer is inside the mapping.
  * A model in shards is read through model.safetensors.index.json.
  */
-#ifndef LOAM_FORMAT_SAFETENSORS_H
-#define LOAM_FORMAT_SAFETENSORS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -48,5 +47,3 @@ void safetensors_close(struct safetensors *safetensors); /* safe on a zeroed str
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
                                                   const char *name); /* NULL: absent */
-
-#endif

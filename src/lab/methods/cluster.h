@@ -5,8 +5,7 @@
  *   [cluster_count] bytes                 their sizes; 0: there is none
  *   [KV_CHUNK_TOKENS] bytes               each token's cluster
  */
-#ifndef LOAM_LAB_METHODS_CLUSTER_H
-#define LOAM_LAB_METHODS_CLUSTER_H
+#pragma once
 
 #include "device/device.h"
 
@@ -27,5 +26,3 @@ static inline struct cluster_block cluster_block_of(const void *block, size_t cl
     uint8_t *sizes = (uint8_t *)(values + cluster_count * v_dimension);
     return (struct cluster_block){centroids, values, sizes, sizes + cluster_count};
 }
-
-#endif

@@ -14,8 +14,7 @@
  * average at most keep.  Ada-KV divides a layer's budget by attention weights in the prompt; this one needs no prompt
  * and divides that of all layers.  decision 0017.
  */
-#ifndef LOAM_LAB_METHODS_HEAD_BUDGETS_H
-#define LOAM_LAB_METHODS_HEAD_BUDGETS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@
 void head_budgets_divide(double *budgets, size_t count);
 /* Tokens, of visible ones, that a head with this budget keeps where an even division gives `keep` to each. */
 uint64_t head_budget_keep(uint64_t keep, uint64_t visible, double budget);
-
-#endif

@@ -8,8 +8,7 @@
  *   [partitions][centroids][k_dimension / partitions] halves, then [partitions][KV_CHUNK_TOKENS] codes
  *
  * Code c is the centroid c from the end of the codebook: 0 is the last one of the chunk itself. */
-#ifndef LOAM_LAB_METHODS_PRODUCT_CODES_H
-#define LOAM_LAB_METHODS_PRODUCT_CODES_H
+#pragma once
 
 #include "device/device.h"
 
@@ -38,5 +37,3 @@ static inline uint8_t *product_codes(const struct product_layout *layout, const 
 static inline uint64_t product_codebook_first(const struct product_layout *layout, uint64_t chunk) {
     return chunk + 1 > layout->codebook_chunks ? chunk + 1 - layout->codebook_chunks : 0;
 }
-
-#endif

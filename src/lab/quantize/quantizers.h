@@ -1,7 +1,6 @@
 /* quantizers: rows of floats in an element type, the nearest representable, by the rounding rules of the GGUF types
  * (error bounds in tests/lab/quantize/test_quantizers.c). */
-#ifndef LOAM_LAB_QUANTIZE_QUANTIZERS_H
-#define LOAM_LAB_QUANTIZE_QUANTIZERS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ typedef void row_quantizer(const float *source, void *target, size_t count);
 row_quantizer *row_quantizer_of(enum tensor_type type);
 /* ... of those with blocks of 256 values. */
 row_quantizer *row_quantizer_of_256(enum tensor_type type);
-
-#endif

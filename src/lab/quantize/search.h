@@ -5,8 +5,7 @@
  * ones.  A scan over steps finds the right basin, alternating the two polishes it.  All errors are
  * plain squared errors.  Values must be finite; a NaN becomes the lowest level.
  */
-#ifndef LOAM_LAB_QUANTIZE_SEARCH_H
-#define LOAM_LAB_QUANTIZE_SEARCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ uint16_t half_finite(float value);
 
 /* To nearest, for |value| < 2^22. */
 int round_near(float value);
-
-#endif

@@ -1,6 +1,5 @@
 /* copy: the KV of another engine's sequence, so that one run compares several engines after the same prompt. */
-#ifndef LOAM_LAB_REPLAY_COPY_H
-#define LOAM_LAB_REPLAY_COPY_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -11,5 +10,3 @@ enum status copy_kv(struct model *model, struct engine *engine, struct sequence 
                     const struct sequence *source, uint64_t token_count, struct error *error) STATUS_CHECKED;
 /* STATUS_UNSUPPORTED: layers keep a state, which `what` does not have. */
 enum status copy_check_states(const struct model_config *config, const char *what, struct error *error) STATUS_CHECKED;
-
-#endif

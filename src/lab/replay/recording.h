@@ -24,8 +24,7 @@
  * recording's length, content repeats: a token occurs several times.  Layers and heads of a larger model take those of
  * the recording in turn.  Attention's outputs go into the model as usual and do not change what is attended to next.
  */
-#ifndef LOAM_LAB_REPLAY_RECORDING_H
-#define LOAM_LAB_REPLAY_RECORDING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -103,5 +102,3 @@ struct replay_steps {
 };
 enum status replay_steps_rows(void *context, const uint64_t *positions, size_t count, struct forward_replay *rows,
                               struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* page: the chat page at `/`, as one gzipped file (pack.py makes it when loam is built). */
-#ifndef LOAM_SERVER_PAGE_PAGE_H
-#define LOAM_SERVER_PAGE_PAGE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -9,5 +8,3 @@ extern const uint8_t page_bytes[]; /* [page_size], gzip */
 extern const size_t page_size;
 extern const char page_policy[]; /* Content-Security-Policy */
 extern const char page_tag[];    /* ETag */
-
-#endif

@@ -12,8 +12,7 @@
  * What ends the program with one line on stderr: lanes of a warp that diverge, threads that wait for each
  * other for ever, a shared struct larger than the launch gave, a barrier or a product that is used against its rules,
  * kernel_fault. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_EXECUTOR_H
-#define LOAM_TESTS_DEVICE_CUDA_EXECUTOR_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,6 +54,4 @@ void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

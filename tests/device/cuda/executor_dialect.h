@@ -1,6 +1,5 @@
 /* executor_dialect: the words of src/device/cuda/dialect.h for the executor, which that file includes. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_EXECUTOR_DIALECT_H
-#define LOAM_TESTS_DEVICE_CUDA_EXECUTOR_DIALECT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -218,5 +217,3 @@ DEVICE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c) {
     return r;
 }
 DEVICE void kernel_fault(HERE) { executor_fault("kernel_fault", {file, line}); }
-
-#endif

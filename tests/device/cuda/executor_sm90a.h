@@ -1,6 +1,5 @@
 /* executor_sm90a: the words of src/device/cuda/dialect_sm90a.h for the executor, which that file includes. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_EXECUTOR_SM90A_H
-#define LOAM_TESTS_DEVICE_CUDA_EXECUTOR_SM90A_H
+#pragma once
 
 #include "device/cuda/executor_dialect.h"
 
@@ -68,5 +67,3 @@ template <uint32_t COUNT> DEVICE void wgmma_turned(float (&d)[COUNT], const uint
 DEVICE void wgmma_commit(void) { executor_wgmma_commit(); }
 template <int GROUPS> DEVICE void wgmma_wait(HERE) { executor_wgmma_wait(GROUPS, file, line); }
 template <uint32_t COUNT> DEVICE void wgmma_results(float (&)[COUNT]) {}
-
-#endif

@@ -1,7 +1,6 @@
 /* kv_rig: sequences in a KV cache as the device sees it: chunks in slots drawn at random from pools of several
  * buffers, found through page tables; and the same rows for the cpu's definition. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_KV_RIG_H
-#define LOAM_TESTS_DEVICE_CUDA_KV_RIG_H
+#pragma once
 
 #include "rig.h"
 
@@ -191,5 +190,3 @@ static inline void kv_rig_deinit(struct kv_rig *rig) {
     for (size_t p = 0; p < 2; p++)
         for (size_t b = 0; b < rig->buffer_count[p]; b++) guarded_destroy(&rig->buffers[p][b]);
 }
-
-#endif

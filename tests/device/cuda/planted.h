@@ -1,6 +1,5 @@
 /* planted: what test_executor.c gives the kernels of planted.cu, and the bugs in them. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_PLANTED_H
-#define LOAM_TESTS_DEVICE_CUDA_PLANTED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -77,5 +76,3 @@ struct planted_tiles_args {
 
 /* planted_turned: the same d, of x[512][128] turned, by copy_async, and w in registers.  One warpgroup, one tile. */
 enum { TURNED_THREADS = 128, TURNED_SHARED = 64 * 256 + 1024 };
-
-#endif

@@ -1,7 +1,6 @@
 /* recurrence_checks: layers that keep a state, on both devices of a twin: the card computes in floats what the
  * definition computes in double; a state is of floats on both. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_RECURRENCE_CHECKS_H
-#define LOAM_TESTS_DEVICE_CUDA_RECURRENCE_CHECKS_H
+#pragma once
 
 #include "twin.h"
 
@@ -131,5 +130,3 @@ static inline void gate_check(struct twin *twin) {
     floats_near(&y, 100 * FLOAT_EPS, "gate");
     twin_floats_free(twin, &gates), twin_floats_free(twin, &y);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* rig: what the tests of kernels share: launches, guarded device memory, repacked weights. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_RIG_H
-#define LOAM_TESTS_DEVICE_CUDA_RIG_H
+#pragma once
 
 #include "../../kernels/check.h"
 #include "../../kernels/weights.h"
@@ -64,5 +63,3 @@ static inline void rig_matrix_deinit(struct rig_matrix *rig) {
     free(rig->values);
     for (size_t i = 0; i < 4; i++) guarded_destroy(&rig->plane[i]);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* stream_checks: what streams and memory promise, on a twin: copies, host work beside an operation, memory
  * that is zeros, memory that the device reads too. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_STREAM_CHECKS_H
-#define LOAM_TESTS_DEVICE_CUDA_STREAM_CHECKS_H
+#pragma once
 
 #include "twin.h"
 
@@ -98,5 +97,3 @@ static inline void streams_work(struct twin *twin) {
 }
 
 /* ---- runs ---- */
-
-#endif

@@ -1,6 +1,5 @@
 /* twin: a cuda device over the fake driver and the cpu device with its reference kernels, and memory that both have. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_TWIN_H
-#define LOAM_TESTS_DEVICE_CUDA_TWIN_H
+#pragma once
 
 #include "../../kernels/check.h"
 #include "../../kernels/weights.h"
@@ -157,5 +156,3 @@ static inline void twin_weight_free(struct twin *twin, struct twin_weight *weigh
     free((void *)(uintptr_t)weight->on[0].matrix.data);
     free(weight->values);
 }
-
-#endif

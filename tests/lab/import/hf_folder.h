@@ -1,7 +1,6 @@
 /* hf_folder: tiny Hugging Face model folders for tests, made of jansson objects and of numbers that show their origin:
  * element e of the n-th tensor is n * 4096 + e. */
-#ifndef LOAM_TESTS_HF_FOLDER_H
-#define LOAM_TESTS_HF_FOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void hf_patch(json_t *object, const char *text);
  * "[more]" 39 not special; in the SentencePiece kind "<unk>" 0, "<s>" 1, "</s>" 2. */
 json_t *hf_byte_level_tokenizer(void);
 json_t *hf_sentencepiece_tokenizer(void);
-
-#endif

@@ -4,8 +4,7 @@
  *   pipeline  three streams (upload, compute, download) over two slots: tickets alone keep them apart
  *   step      a recorded step of two streams: it takes a page that the host hands over by a flag, and is replayed
  */
-#ifndef LOAM_TESTS_DEVICE_CUDA_PROGRAMS_H
-#define LOAM_TESTS_DEVICE_CUDA_PROGRAMS_H
+#pragma once
 
 #include "device/cuda/buffer.h"
 #include "device/cuda/graph.h"
@@ -79,5 +78,3 @@ enum status program_pipeline(const struct program_options *options, struct progr
                              struct error *error);
 enum status program_step(const struct program_options *options, struct program_result *result,
                          struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* fake_control: what tests ask the fake driver, by dlsym on its library. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_FAKE_CONTROL_H
-#define LOAM_TESTS_DEVICE_CUDA_FAKE_CONTROL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -8,5 +7,3 @@
 typedef uint64_t fake_call_count_function(const char *symbol);
 /* What the last context left behind when it was released: streams, events, modules, graphs, allocations. */
 typedef uint64_t fake_leak_count_function(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* fake_examples: three kernels by which the fake driver itself is tested, on any machine and without clang's PTX. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_FAKE_EXAMPLES_H
-#define LOAM_TESTS_DEVICE_CUDA_FAKE_EXAMPLES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ struct example_sum_arguments {
     "ret; }\n"
 #define EXAMPLE_PTX    ".version 7.5\n.target sm_80\n.address_size 64\n" EXAMPLE_ADD EXAMPLE_SUM
 #define EXAMPLE_PTX_90 ".version 8.0\n.target sm_90a\n.address_size 64\n" EXAMPLE_SUM
-
-#endif

@@ -7,8 +7,7 @@
  *   fake_module.c    PTX and its kernels
  *   fake_api.c       the driver's calls
  * One lock is held through every call, so all of it is one thread at a time. */
-#ifndef LOAM_TESTS_DEVICE_CUDA_FAKE_INTERNAL_H
-#define LOAM_TESTS_DEVICE_CUDA_FAKE_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -207,5 +206,3 @@ void fake_exec_free(struct cu_graph_exec *exec);
 
 /* A line on stderr. */
 void fake_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif
