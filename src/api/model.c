@@ -1,5 +1,4 @@
 /* loam.h: models. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

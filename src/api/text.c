@@ -1,6 +1,5 @@
 /* loam.h: text as tokens, and back. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "api/api_internal.h"
 #include "generate/prompt.h"

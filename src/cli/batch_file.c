@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/checked.h"
-#include "cli/json_file.h"
 #include "platform/clock.h"
 
 enum { SYNC_SECONDS = 1, SHOWN_MAX = 80 };

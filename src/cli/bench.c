@@ -4,7 +4,6 @@
  * and cut back to the depth before each repetition, so only the test is timed.  Token ids are random: the work does not
  * depend on them.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,6 @@
 /* bench_replay: contexts of `bench` that a program adds: loam-lab's --replay (lab/replay). */
 #pragma once
 
-#include <stdbool.h>
-
 #include "engine/engine.h"
 
 /* Sequence `index` at a depth, for so many steps behind it. */

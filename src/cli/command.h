@@ -1,8 +1,6 @@
 /* command: the commands, named by the first word of the command line. */
 #pragma once
 
-#include <stdio.h>
-
 #include "base/status.h"
 #include "cli/option.h"
 

@@ -1,5 +1,4 @@
 /* completion: what bash, zsh and fish need to complete a command line of loam. */
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/option_help.h"

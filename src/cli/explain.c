@@ -1,5 +1,4 @@
 /* loam explain: an answer about documents, and the sentences that its tokens attended to most. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

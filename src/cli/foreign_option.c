@@ -1,6 +1,5 @@
 #include "cli/foreign_option.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* loam inspect: the contents of a model file, and what running it would take. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cache/kv_cache.h"

@@ -1,7 +1,6 @@
 /* prompt: reads the prompt of -p, -f and --ids. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"

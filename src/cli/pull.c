@@ -8,7 +8,6 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/utf8.h"
-#include "platform/clock.h"
 #include "pull/digest.h"
 #include "pull/download.h"
 #include "pull/known_model.h"

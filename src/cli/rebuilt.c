@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "attention/attention.h"
-#include "cli/json_file.h"
 #include "server/json_text.h"
 
 static struct rebuild_statistics statistics_of(const struct engine *engine) {

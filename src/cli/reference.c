@@ -1,7 +1,6 @@
 #include "cli/reference.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "cli/option_help.h"
 #include "cli/output.h"

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/session.h"

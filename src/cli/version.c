@@ -1,6 +1,5 @@
 #include "cli/version.h"
 
-#include <stdio.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 

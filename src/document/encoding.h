@@ -2,7 +2,6 @@
  * any, and not all converters of a C library were made for strangers' bytes. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"

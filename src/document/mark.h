@@ -8,7 +8,6 @@
  * bytes (SmolLM2's lacks separators of ASCII). */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/text.h"

@@ -5,7 +5,6 @@
  * Thread-safe. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"

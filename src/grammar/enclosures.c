@@ -1,7 +1,6 @@
 /* enclosures: what encloses a value, each once.  Two threads are in the same brackets exactly if they have the same
  * index, so that comparing threads does not walk up from them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "grammar/thread_internal.h"

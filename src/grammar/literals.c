@@ -1,5 +1,4 @@
 /* literals: the texts of enum, const, true, false and null, and the keys of an object. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "grammar/pattern_internal.h"
 
 void pattern_deinit(struct pattern *p) {

@@ -1,7 +1,6 @@
 #include "grammar/strings.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/checked.h"
 

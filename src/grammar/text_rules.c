@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "grammar/grammar_internal.h"
 
 #define YEAR "[1-9][0-9]{3}"

@@ -4,8 +4,6 @@
  * tokens that stay inside a string, and a second tree of the others: their bytes after the closing quote. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "grammar/token_trie.h"
 
 enum { TOKEN_BYTES_MAX = 256 };

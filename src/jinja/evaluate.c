@@ -1,5 +1,4 @@
 /* Expressions to values. */
-#include <string.h>
 
 #include "jinja/node_internal.h"
 

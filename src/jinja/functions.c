@@ -1,5 +1,4 @@
 /* The functions that a template finds by name. */
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

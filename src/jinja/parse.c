@@ -1,5 +1,4 @@
 /* Statements. */
-#include <string.h>
 
 #include "jinja/node_internal.h"
 

@@ -1,5 +1,4 @@
 /* Texts with a mark for each byte: who wrote it. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <utf8proc.h>

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/checked.h"
-#include "base/size.h"
 #include "platform/clock.h"
 #include "platform/memory.h"
 

@@ -1,8 +1,6 @@
 /* Steps of an engine over the probe model: what layers, attention and selections take. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/engine.h"

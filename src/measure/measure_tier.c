@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "attention/select.h"
-#include "base/size.h"
 #include "measure/probe.h"
 #include "plan/cost.h"
 #include "platform/clock.h"

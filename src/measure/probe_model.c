@@ -1,7 +1,6 @@
 #include "measure/probe_model.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "format/gguf.h"

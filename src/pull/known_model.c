@@ -1,6 +1,5 @@
 #include "pull/known_model.h"
 
-#include <string.h>
 #include <strings.h>
 
 /* KV of a token: layers x 2 x KV heads x dimension x 2 bytes. */

@@ -1,7 +1,6 @@
 /* accounts: computing time by owner, for turns. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

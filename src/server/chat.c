@@ -1,5 +1,4 @@
 /* /v1/chat/completions: a conversation's next message, with tools and reasoning told apart. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "server/chunks.h"
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* /v1/completions: raw text or tokens to continue, and the log-probabilities that lm-eval sums. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "server/ask.h"
 #include "server/fields.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/fields.h"
 #include "server/guard.h"
 
 enum { READERS_MAX = 2 };

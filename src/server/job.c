@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
 

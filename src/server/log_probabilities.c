@@ -1,7 +1,6 @@
 #include "server/log_probabilities.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "server/json_text.h"
 #include "server/token_text.h"

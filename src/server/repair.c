@@ -1,8 +1,5 @@
 /* repair: jobs that give up their slot, and what a failed step or slice asks for. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/assert.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
 

@@ -1,6 +1,5 @@
 /* resident: sequences that stay in memory after their request, for the next turn of a conversation. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"

@@ -1,6 +1,5 @@
 /* /v1/responses: OpenAI's newer form, without anything kept between requests. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/conversation_request.h"

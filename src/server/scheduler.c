@@ -5,12 +5,8 @@
  * Jobs of the queue that wait for what another one reads (sharing.c) are passed over.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "attention/attention.h"
-#include "base/assert.h"
-#include "base/checked.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
 

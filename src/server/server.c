@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "platform/clock.h"
-#include "server/fields.h"
 #include "server/http.h"
 #include "server/routes.h"
 

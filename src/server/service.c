@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/assert.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
 

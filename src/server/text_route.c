@@ -2,7 +2,6 @@
  * about it, or looks into it.
  *
  * The body is the file, as it is.  A thread of its own carries it (transfers.h): a PDF takes as long as it takes. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,11 +1,8 @@
 #include "server/token_text.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "server/fields.h"
-#include "server/json_text.h"
 #include "token/unicode.h"
 
 enum { PIECE_BYTES_MAX = 512 };

@@ -1,7 +1,6 @@
 /* /tokenize, /detokenize, /tokenizer_info: llama-server's and vLLM's fields, both. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "server/fields.h"
 #include "server/json_text.h"

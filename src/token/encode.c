@@ -1,6 +1,5 @@
 /* Text to ids: first finds tokens that the text contains verbatim, then cuts the rest into pieces and merges them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "token/tokenizer_internal.h"

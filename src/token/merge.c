@@ -8,7 +8,6 @@
  * then; it is dropped when it comes up.  36 bytes of memory per byte of the longest piece.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "token/tokenizer_internal.h"
