@@ -62,8 +62,8 @@ enum loam_status api_refuse_null(const char *function, const char *argument, str
     } while (0)
 /* Copies given, a struct that begins with its size, to own[own_bytes].  Members that given lacks are zero.  given NULL:
  * all zeros. */
-enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name,
-                             struct error *error) STATUS_CHECKED;
+enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name, struct error *error)
+    STATUS_CHECKED;
 /* Copies own to the caller's struct, which begins with its size. */
 enum status api_write(void *given, const void *own, size_t own_bytes, const char *name, struct error *error)
     STATUS_CHECKED;

@@ -27,8 +27,8 @@ static void see_document(void *context, const struct document_info *info) {
 }
 
 enum loam_status loam_documents_list(const char *directory,
-                                     bool (*see)(void *context, const struct loam_document *document),
-                                     void *context, struct loam_error *error) {
+                                     bool (*see)(void *context, const struct loam_document *document), void *context,
+                                     struct loam_error *error) {
     API_NEED(directory, error);
     API_NEED(see, error);
     struct store *store = NULL;
@@ -40,8 +40,8 @@ enum loam_status loam_documents_list(const char *directory,
     return api_report(status, &reason, error);
 }
 
-enum loam_status loam_document_tokens(const char *directory, uint64_t id, int32_t *ids, size_t capacity,
-                                      size_t *count, struct loam_error *error) {
+enum loam_status loam_document_tokens(const char *directory, uint64_t id, int32_t *ids, size_t capacity, size_t *count,
+                                      struct loam_error *error) {
     API_NEED(directory, error);
     API_NEED(count, error);
     if (capacity > 0) API_NEED(ids, error);
@@ -65,8 +65,7 @@ enum loam_status loam_document_remove(const char *directory, uint64_t id, struct
     enum status status = store_open_existing(&store, directory, STORE_CHANGE, &reason);
     if (status == STATUS_OK) status = store_remove(store, id, &reason);
     store_close(store);
-    if (status == STATUS_FULL)
-        status = STATUS_FAILED; /* "full" means memory; here the document is open elsewhere */
+    if (status == STATUS_FULL) status = STATUS_FAILED; /* "full" means memory; here the document is open elsewhere */
     return api_report(status, &reason, error);
 }
 

@@ -42,12 +42,10 @@ enum loam_status api_refuse_null(const char *function, const char *argument, str
 static enum status read_size(const void *given, size_t *size, const char *name, struct error *error) {
     memcpy(size, given, sizeof *size);
     if (*size >= sizeof *size) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "struct %s: found size %zu, expected sizeof the struct", name,
-                     *size);
+    return error_set(error, STATUS_USAGE, "struct %s: found size %zu, expected sizeof the struct", name, *size);
 }
 
-enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name,
-                             struct error *error) {
+enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name, struct error *error) {
     size_t size;
     memset(own, 0, own_bytes);
     if (given == NULL) return STATUS_OK;
@@ -55,8 +53,7 @@ enum status api_read_options(void *own, size_t own_bytes, const void *given, con
     memcpy(own, given, min_size(size, own_bytes));
     for (size_t i = own_bytes; i < size; i++) /* of a later version */
         if (((const unsigned char *)given)[i] != 0)
-            return error_set(error, STATUS_USAGE, "struct %s: a member that loam " LOAM_VERSION " has not",
-                             name);
+            return error_set(error, STATUS_USAGE, "struct %s: a member that loam " LOAM_VERSION " has not", name);
     return STATUS_OK;
 }
 
@@ -76,8 +73,8 @@ void api_copy_ids(const int32_t *from, size_t count, int32_t *ids, size_t capaci
 
 const char *loam_version(void) { return LOAM_VERSION; }
 
-static enum status model_open(struct loam_model *model, const char *path,
-                              const struct loam_model_options *options, struct error *error) {
+static enum status model_open(struct loam_model *model, const char *path, const struct loam_model_options *options,
+                              struct error *error) {
     struct device_options device = {.thread_count = options->thread_count, .mask = cpu_default()};
     if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
     model->thread_count = options->thread_count;
@@ -97,8 +94,8 @@ static enum status model_open(struct loam_model *model, const char *path,
     return STATUS_OK;
 }
 
-enum loam_status loam_model_open(struct loam_model **model, const char *path,
-                                 const struct loam_model_options *options, struct loam_error *error) {
+enum loam_status loam_model_open(struct loam_model **model, const char *path, const struct loam_model_options *options,
+                                 struct loam_error *error) {
     API_NEED(model, error);
     *model = NULL;
     API_NEED(path, error);

@@ -217,8 +217,7 @@ static enum status next(struct loam_session *session, struct loam_sequence *cons
     TRY(settle(session, sequences, count, error));
     for (size_t i = 0; i < count; i++) {
         struct loam_sequence *sequence = sequences[i];
-        enum status status =
-            sampler_pick(sequence->answer.sampler, sequence->logits, &sequence->pending, error);
+        enum status status = sampler_pick(sequence->answer.sampler, sequence->logits, &sequence->pending, error);
         if (status == STATUS_FAILED) TRY(engine_check_weights(session->engine, error));
         TRY(status);
         sampler_accept(sequence->answer.sampler, sequence->pending);
@@ -251,8 +250,8 @@ static enum status begin_answer(const struct loam_prompt *prompt, size_t index, 
     struct answer *answer = &sequence->answer;
     TRY(revive(sequence, error));
     size_t shared = answer_keep_shared(answer, prompt->tokens, prompt->token_count);
-    sequence->prompt = (struct token_list){.ids = (token_id *)prompt->tokens + shared,
-                                           .count = prompt->token_count - shared};
+    sequence->prompt =
+        (struct token_list){.ids = (token_id *)prompt->tokens + shared, .count = prompt->token_count - shared};
     sequence->pending = TOKEN_NONE;
     sequence->has_logits = false;
     sequence->index = index;
@@ -313,9 +312,8 @@ static enum status generate(struct loam_session *session, const struct loam_prom
     return status;
 }
 
-enum loam_status loam_generate(struct loam_session *session, const struct loam_prompt *prompts,
-                               size_t prompt_count, const struct loam_generate_options *options,
-                               struct loam_error *error) {
+enum loam_status loam_generate(struct loam_session *session, const struct loam_prompt *prompts, size_t prompt_count,
+                               const struct loam_generate_options *options, struct loam_error *error) {
     API_NEED(session, error);
     API_NEED(prompts, error);
     struct loam_generate_options own;
@@ -349,11 +347,11 @@ enum loam_status loam_sequence_answer(const struct loam_sequence *sequence, stru
     API_NEED(answer, error);
     const struct answer *last = &sequence->answer;
     struct error reason = {0};
-    const struct loam_answer own = {
-        .stop = stop_public(last->stop),
-        .tokens = last->tokens.ids,
-        .token_count = last->tokens.count,
-        .top = last->tokens.count > 0 ? (const struct loam_likely_token *)last->top : NULL,
-        .reused_tokens = last->sequence != NULL ? sequence_reused_tokens(last->sequence) : 0};
+    const struct loam_answer own = {.stop = stop_public(last->stop),
+                                    .tokens = last->tokens.ids,
+                                    .token_count = last->tokens.count,
+                                    .top = last->tokens.count > 0 ? (const struct loam_likely_token *)last->top : NULL,
+                                    .reused_tokens =
+                                        last->sequence != NULL ? sequence_reused_tokens(last->sequence) : 0};
     return api_report(api_write(answer, &own, sizeof own, "loam_answer", &reason), &reason, error);
 }

@@ -25,8 +25,7 @@ static bool hear_progress(void *context, uint64_t done, uint64_t total) {
 static bool hear_stops(void *context) {
     struct loam_session *session = context;
     const struct loam_session_options *options = &session->options;
-    return atomic_load(&session->cancelled) ||
-           (options->cancels != NULL && options->cancels(options->context));
+    return atomic_load(&session->cancelled) || (options->cancels != NULL && options->cancels(options->context));
 }
 
 static void hear_note(void *context, const char *line, bool amid_answer) {
@@ -62,8 +61,8 @@ static void note_resident_layers(const struct loam_session *session) {
            resident = engine_tier_statistics(session->engine).resident_layers;
     char line[160];
     if (plan->disk_directory == NULL || resident >= wanted) return;
-    snprintf(line, sizeof line, "of the first %zu layers, which are to stay in RAM, the budget holds %zu",
-             wanted, resident);
+    snprintf(line, sizeof line, "of the first %zu layers, which are to stay in RAM, the budget holds %zu", wanted,
+             resident);
     tell(session, line);
 }
 
@@ -112,8 +111,7 @@ static enum status add_budget(struct plan *plan, uint64_t bytes, struct error *e
 }
 
 /* Threads and weights are of the model: its first session chooses them, before it runs. */
-static enum status settle_model(struct loam_model *model, const struct auto_choice *choice,
-                                struct error *error) {
+static enum status settle_model(struct loam_model *model, const struct auto_choice *choice, struct error *error) {
     if (model->is_settled) return STATUS_OK;
     model->is_settled = true;
     if (choice->thread_count != 0 && choice->thread_count != pool_thread_count(device_pool(model->device)))
@@ -129,8 +127,7 @@ static enum status take_auto(struct loam_session *session, bool is_default, stru
     struct plan *plan = &session->plan;
     struct loam_model *model = session->model;
     const bool chooses_sequences = session->options.sequence_capacity == LOAM_SEQUENCES_AUTO;
-    const size_t threads =
-        model->is_settled ? pool_thread_count(device_pool(model->device)) : model->thread_count;
+    const size_t threads = model->is_settled ? pool_thread_count(device_pool(model->device)) : model->thread_count;
     const struct auto_request request = {
         .machine = {.measure = {.thread_count = model->thread_count, .mask = model->mask}},
         .is_default = is_default,
@@ -139,8 +136,7 @@ static enum status take_auto(struct loam_session *session, bool is_default, stru
         .keeps_weights = model->is_settled || device_memory_free(model->device) != UINT64_MAX,
         .sequences = chooses_sequences ? 0 : 1,
         .memory_bytes = session->options.memory_bytes,
-        .depth =
-            plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->model->config)};
+        .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->model->config)};
     TRY(auto_choose(plan, model->model, &request, &choice, error));
     if (choice.note[0] != '\0') tell(session, choice.note);
     if (chooses_sequences && choice.sequences > 0) plan->sequence_capacity = choice.sequences;
@@ -155,8 +151,8 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
                                                 [LOAM_SUFFIX_DENSE] = SUFFIX_DENSE,
                                                 [LOAM_SUFFIX_SELECT] = SUFFIX_SELECTS,
                                                 [LOAM_SUFFIX_AUTO] = SUFFIX_CHEAPER};
-    if ((size_t)options->suffix >= sizeof suffixes / sizeof suffixes[0] ||
-        (size_t)options->k_type > LOAM_KV_Q8 || (size_t)options->v_type > LOAM_KV_Q8)
+    if ((size_t)options->suffix >= sizeof suffixes / sizeof suffixes[0] || (size_t)options->k_type > LOAM_KV_Q8 ||
+        (size_t)options->v_type > LOAM_KV_Q8)
         return error_set(error, STATUS_USAGE, "struct loam_session_options: suffix %d, k_type %d, v_type %d",
                          (int)options->suffix, (int)options->k_type, (int)options->v_type);
     plan->suffix = suffixes[options->suffix];
@@ -170,13 +166,11 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
     plan->segment_size = options->segment_size;
     plan->wanted_tokens = options->wanted_tokens;
     if (options->disk_directory != NULL)
-        TRY(plan_set_disk(plan, options->disk_directory, strlen(options->disk_directory), options->disk_bytes,
-                          error));
+        TRY(plan_set_disk(plan, options->disk_directory, strlen(options->disk_directory), options->disk_bytes, error));
     TRY(add_budget(plan, options->kv_device_bytes, error));
     plan->device_budget_bytes = options->kv_device_bytes;
     TRY(add_budget(plan, options->kv_host_bytes, error));
-    const char *preset =
-        options->preset != NULL ? options->preset : plan_default_preset(options->set, options->keep);
+    const char *preset = options->preset != NULL ? options->preset : plan_default_preset(options->set, options->keep);
     TRY(plan_set_axes(plan, preset, options->set, options->keep, error));
     TRY(take_auto(session, options->preset == NULL, error));
     if (plan->sequence_capacity > PLAN_SEQUENCES_MAX) return plan_check(plan, config, error);
@@ -301,15 +295,13 @@ enum loam_status loam_session_receipt(const struct loam_session *session, struct
                                .decode_tokens = figures->step_tokens,
                                .prefill_seconds = figures->prefill_seconds,
                                .decode_seconds = figures->decode_seconds,
-                               .kept_ratio =
-                                   select->visible > 0 ? (double)select->kept / (double)select->visible : 1,
+                               .kept_ratio = select->visible > 0 ? (double)select->kept / (double)select->visible : 1,
                                .left_out_count = receipt_sum->count,
                                .left_out = left_out.left_out,
                                .left_out_error = left_out.error,
                                .left_out_worst_step = receipt_sum->step_worst,
                                .left_out_worst_head = receipt_sum->worst.left_out};
-    if (select->mass_bound.count > 0)
-        own.mass_caught_min = select->mass_bound.sum / (double)select->mass_bound.count;
+    if (select->mass_bound.count > 0) own.mass_caught_min = select->mass_bound.sum / (double)select->mass_bound.count;
     if (session->engine != NULL)
         own.host_bytes = session->plan.host_bytes > 0 ? engine_tier_statistics(session->engine).host_bytes
                                                       : engine_kv_used_bytes(session->engine);

@@ -5,9 +5,8 @@
 #include "generate/prompt.h"
 #include "token/chat_template.h"
 
-enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
-                               unsigned flags, int32_t *ids, size_t capacity, size_t *count,
-                               struct loam_error *error) {
+enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length, unsigned flags,
+                               int32_t *ids, size_t capacity, size_t *count, struct loam_error *error) {
     API_NEED(model, error);
     API_NEED(count, error);
     if (length > 0) API_NEED(text, error);
@@ -24,8 +23,8 @@ enum loam_status loam_tokenize(const struct loam_model *model, const char *text,
 }
 
 /* name NULL: the model's template.  STATUS_UNSUPPORTED: it has none. */
-static enum status find_template(const struct loam_model *model, const char *name,
-                                 const struct chat_template **chat, struct error *error) {
+static enum status find_template(const struct loam_model *model, const char *name, const struct chat_template **chat,
+                                 struct error *error) {
     if (name == NULL && model->chat == NULL) {
         *error = model->chat_error;
         return error->status;
@@ -78,8 +77,7 @@ static struct prompt_part part_of(struct loam_text text) {
 }
 
 /* A model without a template completes. */
-static enum status find_question_template(const struct loam_model *model,
-                                          const struct loam_question *question,
+static enum status find_question_template(const struct loam_model *model, const struct loam_question *question,
                                           const struct chat_template **chat, struct error *error) {
     struct gguf_string jinja = {NULL, 0};
     *chat = NULL;
@@ -108,8 +106,7 @@ static enum status encode_question(const struct loam_model *model, const struct 
 }
 
 enum loam_status loam_question_tokens(const struct loam_model *model, const struct loam_question *question,
-                                      int32_t *ids, size_t capacity, size_t *count,
-                                      struct loam_error *error) {
+                                      int32_t *ids, size_t capacity, size_t *count, struct loam_error *error) {
     API_NEED(model, error);
     API_NEED(question, error);
     API_NEED(count, error);

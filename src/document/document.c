@@ -15,10 +15,8 @@
 #include "document/signature.h"
 
 const char *document_format_name(enum document_format format) {
-    static const char *const names[] = {[DOCUMENT_PLAIN] = "plain",
-                                        [DOCUMENT_HTML] = "html",
-                                        [DOCUMENT_PDF] = "pdf",
-                                        [DOCUMENT_EPUB] = "epub"};
+    static const char *const names[] = {
+        [DOCUMENT_PLAIN] = "plain", [DOCUMENT_HTML] = "html", [DOCUMENT_PDF] = "pdf", [DOCUMENT_EPUB] = "epub"};
     return names[format];
 }
 
@@ -28,8 +26,8 @@ static bool ends_as(const char *name, const char *ending) {
 }
 
 static bool is_page(const struct document_source *source) {
-    return ends_as(source->name, ".html") || ends_as(source->name, ".htm") ||
-           ends_as(source->name, ".xhtml") || html_begins(source->bytes, source->length);
+    return ends_as(source->name, ".html") || ends_as(source->name, ".htm") || ends_as(source->name, ".xhtml") ||
+           html_begins(source->bytes, source->length);
 }
 
 static enum document_format format_of(const struct document_source *source) {
@@ -60,10 +58,9 @@ static enum status find_encoding(const struct document_source *source, const cha
     if (source->encoding != NULL) {
         const char *named = encoding_find(source->encoding, strlen(source->encoding));
         if (named == NULL)
-            return error_set(error, STATUS_USAGE, "encoding: found '%.40s', expected one of %s",
-                             source->encoding, encoding_names());
-        const bool agrees =
-            *encoding != NULL && strncmp(named, *encoding, 6) == 0; /* UTF-16 of either order */
+            return error_set(error, STATUS_USAGE, "encoding: found '%.40s', expected one of %s", source->encoding,
+                             encoding_names());
+        const bool agrees = *encoding != NULL && strncmp(named, *encoding, 6) == 0; /* UTF-16 of either order */
         if (!agrees) *encoding = named, *mark = 0;
     }
     if (*encoding != NULL) return STATUS_OK;
@@ -75,18 +72,16 @@ static enum status find_encoding(const struct document_source *source, const cha
     *encoding = "UTF-8";
     if (signature != NULL && (signature->is_text || zero != NULL || valid < source->length))
         return refuse(signature, error);
-    if (zero != NULL)
-        return error_set(error, STATUS_USAGE, "is no text: byte %zu is zero", (size_t)(zero - bytes) + 1);
+    if (zero != NULL) return error_set(error, STATUS_USAGE, "is no text: byte %zu is zero", (size_t)(zero - bytes) + 1);
     if (valid == source->length) return STATUS_OK;
-    return error_set(
-        error, STATUS_USAGE,
-        "is no UTF-8: byte %zu, 0x%02X in line %zu; say what it is, as in --encoding latin1 (utf-8: "
-        "replace such bytes)",
-        valid + 1, (unsigned char)bytes[valid], line_of(bytes, valid));
+    return error_set(error, STATUS_USAGE,
+                     "is no UTF-8: byte %zu, 0x%02X in line %zu; say what it is, as in --encoding latin1 (utf-8: "
+                     "replace such bytes)",
+                     valid + 1, (unsigned char)bytes[valid], line_of(bytes, valid));
 }
 
-static enum status read_plain(const struct document_source *source, struct document *document,
-                              struct text *text, struct error *error) {
+static enum status read_plain(const struct document_source *source, struct document *document, struct text *text,
+                              struct error *error) {
     const char *encoding;
     size_t mark;
     TRY(find_encoding(source, &encoding, &mark, error));
@@ -115,14 +110,13 @@ static void count_marks(struct document *document) {
     }
     const enum document_format format = document->format;
     if (format == DOCUMENT_HTML) snprintf(document->note, sizeof document->note, "read as HTML");
-    if (format == DOCUMENT_PDF)
-        snprintf(document->note, sizeof document->note, "a PDF, pages: %zu", document->pages);
+    if (format == DOCUMENT_PDF) snprintf(document->note, sizeof document->note, "a PDF, pages: %zu", document->pages);
     if (format == DOCUMENT_EPUB)
         snprintf(document->note, sizeof document->note, "an EPUB, chapters: %zu", document->chapters);
 }
 
-static enum status read_format(const struct document_source *source, struct document *document,
-                               size_t bytes_max, struct text *text, struct error *error) {
+static enum status read_format(const struct document_source *source, struct document *document, size_t bytes_max,
+                               struct text *text, struct error *error) {
     enum status status = STATUS_OK;
     switch (document->format) {
     case DOCUMENT_PLAIN: status = read_plain(source, document, text, error); break;
@@ -134,16 +128,14 @@ static enum status read_format(const struct document_source *source, struct docu
     return status;
 }
 
-enum status document_read(struct document *document, const struct document_source *source,
-                          struct error *error) {
+enum status document_read(struct document *document, const struct document_source *source, struct error *error) {
     struct text text = {0};
     const size_t bytes_max = source->text_bytes_max > 0 ? source->text_bytes_max : DOCUMENT_TEXT_BYTES_MAX;
     struct error reason = {0};
     *document = (struct document){.format = format_of(source)};
     enum status status = read_format(source, document, bytes_max, &text, &reason);
     text_append(&text, "", 0); /* terminated, also where there is none */
-    if (status == STATUS_OK && text.failed)
-        status = error_set(&reason, STATUS_MEMORY, "no memory for its text");
+    if (status == STATUS_OK && text.failed) status = error_set(&reason, STATUS_MEMORY, "no memory for its text");
     if (status == STATUS_OK && document->format != DOCUMENT_PLAIN && text.length > bytes_max)
         status = error_set(&reason, STATUS_USAGE, "has more than %zu bytes of text", bytes_max);
     if (status != STATUS_OK) {

@@ -39,6 +39,6 @@ struct document {
 };
 
 /* STATUS_USAGE: it is no text, or a text of other bytes than the encoding has, or what reads it is not installed. */
-enum status document_read(struct document *document, const struct document_source *source,
-                          struct error *error) STATUS_CHECKED;
+enum status document_read(struct document *document, const struct document_source *source, struct error *error)
+    STATUS_CHECKED;
 void document_deinit(struct document *document);

@@ -40,8 +40,7 @@ static const struct {
 
 const char *encoding_find(const char *name, size_t length) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strlen(table[i].name) == length && strncasecmp(table[i].name, name, length) == 0)
-            return table[i].converter;
+        if (strlen(table[i].name) == length && strncasecmp(table[i].name, name, length) == 0) return table[i].converter;
     return NULL;
 }
 
@@ -74,8 +73,7 @@ static bool is_wide_text(const unsigned char *bytes, size_t length, size_t high)
         const bool is_second = unit >= 0xDC00 && unit < 0xE000;
         if (is_second != (half == 1)) return false;
         half = unit >= 0xD800 && unit < 0xDC00;
-        if ((unit < ' ' && strchr("\t\n\r\f", (int)unit) == NULL) || unit == 0 || unit >= 0xFFFE)
-            return false;
+        if ((unit < ' ' && strchr("\t\n\r\f", (int)unit) == NULL) || unit == 0 || unit >= 0xFFFE) return false;
         plain += unit < 0x80;
     }
     return half == 0 && plain >= length / 2 - length / 16;
@@ -99,8 +97,7 @@ size_t encoding_utf8_length(const char *bytes, size_t length) {
         }
         utf8proc_int32_t point;
         const size_t rest = length - at;
-        const utf8proc_ssize_t count =
-            utf8proc_iterate(own + at, (utf8proc_ssize_t)(rest < 4 ? rest : 4), &point);
+        const utf8proc_ssize_t count = utf8proc_iterate(own + at, (utf8proc_ssize_t)(rest < 4 ? rest : 4), &point);
         if (count <= 0) return at;
         at += (size_t)count;
     }

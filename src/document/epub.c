@@ -34,9 +34,7 @@ bool epub_is(const char *bytes, size_t length) {
            zip_find(&zip, container, sizeof container - 1, &file);
 }
 
-static enum status no_memory(struct error *error) {
-    return error_set(error, STATUS_MEMORY, "no memory for the book");
-}
+static enum status no_memory(struct error *error) { return error_set(error, STATUS_MEMORY, "no memory for the book"); }
 
 static enum status read_file(struct package *package, const char *name, size_t name_length, struct text *text,
                              struct error *error) {
@@ -92,8 +90,7 @@ static void resolve(const struct package *package, const struct item *item, stru
     if (slash != NULL) text_append(name, package->path.bytes, (size_t)(slash - package->path.bytes) + 1);
     for (size_t i = 0; i < item->href_length && href[i] != '#' && !name->failed; i++) {
         char c = href[i];
-        if (c == '%' && i + 2 < item->href_length && digit_of(href[i + 1]) >= 0 &&
-            digit_of(href[i + 2]) >= 0) {
+        if (c == '%' && i + 2 < item->href_length && digit_of(href[i + 1]) >= 0 && digit_of(href[i + 2]) >= 0) {
             c = (char)(digit_of(href[i + 1]) * 16 + digit_of(href[i + 2]));
             i += 2;
         }
@@ -107,16 +104,15 @@ static void resolve(const struct package *package, const struct item *item, stru
 
 /* ---- chapters ---- */
 
-static enum status add_chapter(struct package *package, const struct item *item, struct text *file,
-                               struct text *text, struct error *error) {
+static enum status add_chapter(struct package *package, const struct item *item, struct text *file, struct text *text,
+                               struct error *error) {
     const char mark = MARK_PART;
     size_t mark_bytes;
     struct text name = {0};
     text_clear(file);
     resolve(package, item, &name);
-    enum status status =
-        name.failed ? no_memory(error)
-                    : read_file(package, name.length > 0 ? name.bytes : "", name.length, file, error);
+    enum status status = name.failed ? no_memory(error)
+                                     : read_file(package, name.length > 0 ? name.bytes : "", name.length, file, error);
     text_deinit(&name);
     TRY(status);
     if (encoding_of_mark(file->bytes, file->length, &mark_bytes) == NULL && file->length > 0 &&
@@ -136,8 +132,7 @@ static enum status add_chapter(struct package *package, const struct item *item,
 static const struct item *find_item(const struct package *package, const struct text *id) {
     for (size_t i = 0; i < package->item_count && id->length > 0; i++) {
         const struct item *item = &package->items[i];
-        if (item->id_length == id->length &&
-            memcmp(package->names.bytes + item->id, id->bytes, id->length) == 0)
+        if (item->id_length == id->length && memcmp(package->names.bytes + item->id, id->bytes, id->length) == 0)
             return item;
     }
     return NULL;
@@ -170,8 +165,7 @@ static enum status read_package(struct package *package, const struct text *list
 
 /* Fonts may be disguised in a book that anybody may read: only what is bought with a licence has one inside. */
 static bool is_protected(const struct package *package) {
-    static const char *const licences[] = {"META-INF/rights.xml", "META-INF/license.lcpl",
-                                           "META-INF/sinf.xml"};
+    static const char *const licences[] = {"META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml"};
     struct zip_file file;
     if (!zip_find(&package->zip, encryption, sizeof encryption - 1, &file)) return false;
     for (size_t i = 0; i < sizeof licences / sizeof *licences; i++)
@@ -179,21 +173,17 @@ static bool is_protected(const struct package *package) {
     return false;
 }
 
-enum status epub_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text,
-                      struct error *error) {
+enum status epub_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text, struct error *error) {
     struct package package = {0};
     struct text list = {0};
     if (!zip_open(&package.zip, bytes, length, text_bytes_max))
         return error_set(error, STATUS_USAGE, "damaged EPUB: the archive has no directory");
     if (is_protected(&package))
-        return error_set(error, STATUS_USAGE,
-                         "is an EPUB that its publisher has locked (DRM), and cannot be read");
+        return error_set(error, STATUS_USAGE, "is an EPUB that its publisher has locked (DRM), and cannot be read");
     enum status status = find_package(&package, error);
-    if (status == STATUS_OK)
-        status = read_file(&package, package.path.bytes, package.path.length, &list, error);
+    if (status == STATUS_OK) status = read_file(&package, package.path.bytes, package.path.length, &list, error);
     if (status == STATUS_OK) status = read_package(&package, &list, text, error);
-    if (status == STATUS_OK && text->length == 0)
-        status = error_set(error, STATUS_USAGE, "is an EPUB without text");
+    if (status == STATUS_OK && text->length == 0) status = error_set(error, STATUS_USAGE, "is an EPUB without text");
     text_deinit(&list);
     text_deinit(&package.path);
     text_deinit(&package.names);

@@ -42,8 +42,7 @@ static enum status collect(struct folder *folder, const char *path, const char *
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(entries)) != NULL;) {
         struct stat own, target;
-        if (entry->d_name[0] == '.' ||
-            fstatat(dirfd(entries), entry->d_name, &own, AT_SYMLINK_NOFOLLOW) != 0 ||
+        if (entry->d_name[0] == '.' || fstatat(dirfd(entries), entry->d_name, &own, AT_SYMLINK_NOFOLLOW) != 0 ||
             fstatat(dirfd(entries), entry->d_name, &target, 0) != 0)
             continue;
         const bool is_folder = S_ISDIR(own.st_mode);
@@ -52,8 +51,7 @@ static enum status collect(struct folder *folder, const char *path, const char *
         if (length < 0 || (size_t)length >= sizeof name - 1 || depth > FOLDER_DEPTH_MAX)
             status = error_set(error, STATUS_USAGE, "%s: folders are nested too deep", path);
         else
-            status =
-                is_folder ? collect(folder, path, name, depth + 1, error) : add(folder, name, path, error);
+            status = is_folder ? collect(folder, path, name, depth + 1, error) : add(folder, name, path, error);
     }
     closedir(entries);
     return status;

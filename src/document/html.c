@@ -53,9 +53,9 @@ static const char *const unseen[] = {"script",  "style",    "template", "noscrip
 static const char *const paragraphs[] = {"p",     "h1",         "h2",  "h3",     "h4",      "h5",
                                          "h6",    "title",      "hr",  "ul",     "ol",      "dl",
                                          "table", "blockquote", "pre", "figure", "section", "article"};
-static const char *const lines[] = {
-    "div",   "li",      "tr",   "dt",       "dd",     "br",   "header",  "footer",     "main",    "nav",
-    "aside", "address", "form", "fieldset", "option", "body", "caption", "figcaption", "summary", "details"};
+static const char *const lines[] = {"div",    "li",   "tr",      "dt",         "dd",      "br",     "header",
+                                    "footer", "main", "nav",     "aside",      "address", "form",   "fieldset",
+                                    "option", "body", "caption", "figcaption", "summary", "details"};
 static const char *const cells[] = {"td", "th"};
 
 struct writing {

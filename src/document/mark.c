@@ -30,10 +30,8 @@ size_t mark_file_end(const char *text, size_t length, size_t at) {
 
 /* Whether the mark at `at` is the end of a file's line; *begin: of that line. */
 static bool ends_file_mark(const char *text, size_t length, size_t at, size_t *begin) {
-    const size_t before =
-        sizeof behind_name - 3; /* what is before the mark in it: without it no line is looked at */
-    if (at < before || length - at < 2 ||
-        memcmp(text + at - before, behind_name, sizeof behind_name - 1) != 0)
+    const size_t before = sizeof behind_name - 3; /* what is before the mark in it: without it no line is looked at */
+    if (at < before || length - at < 2 || memcmp(text + at - before, behind_name, sizeof behind_name - 1) != 0)
         return false;
     const char *line = memrchr(text, '\n', at);
     *begin = line != NULL ? (size_t)(line - text) + 1 : 0;
@@ -74,13 +72,11 @@ void mark_walk_to(struct mark_walk *walk, size_t at) {
     for (; walk->at < at && walk->at < walk->length; walk->at++) {
         const char c = walk->text[walk->at];
         size_t begin;
-        if (walk->at > 0 && c == before_name[0] &&
-            mark_file_end(walk->text, walk->length, walk->at) > walk->at)
+        if (walk->at > 0 && c == before_name[0] && mark_file_end(walk->text, walk->length, walk->at) > walk->at)
             begin_file(walk, walk->at);
         if (c == '\n') walk->place.line++;
         if (c == MARK_PAGE) walk->place.page++;
-        if (c == MARK_PART && !ends_file_mark(walk->text, walk->length, walk->at, &begin))
-            walk->place.chapter++;
+        if (c == MARK_PART && !ends_file_mark(walk->text, walk->length, walk->at, &begin)) walk->place.chapter++;
     }
 }
 

@@ -134,8 +134,7 @@ bool markup_attribute(const struct markup_token *token, const char *name, struct
         const size_t next = end;
         if (length == wanted && strncasecmp(bytes + begin, name, wanted) == 0) {
             while (from < end && is_space(bytes[from])) from++;
-            if (end - from >= 2 && (bytes[from] == '"' || bytes[from] == '\'') &&
-                bytes[end - 1] == bytes[from])
+            if (end - from >= 2 && (bytes[from] == '"' || bytes[from] == '\'') && bytes[end - 1] == bytes[from])
                 from++, end--;
             markup_decode(bytes + from, end - from, value);
             return true;
@@ -147,8 +146,7 @@ bool markup_attribute(const struct markup_token *token, const char *name, struct
 
 /* Elements of HTML whose text has no tags. */
 static bool is_raw(const struct markup_token *token) {
-    static const char *const names[] = {"script", "style",   "title",    "textarea",
-                                        "iframe", "noembed", "noframes", "xmp"};
+    static const char *const names[] = {"script", "style", "title", "textarea", "iframe", "noembed", "noframes", "xmp"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (markup_is(token, names[i])) return true;
     return false;
@@ -161,10 +159,8 @@ static size_t raw_end(const struct markup_reader *reader, size_t at) {
         if (next == NULL) break;
         at = (size_t)(next - reader->bytes);
         const size_t behind = at + 2 + reader->raw_length;
-        if (behind <= reader->length && next[1] == '/' &&
-            strncasecmp(next + 2, reader->raw, reader->raw_length) == 0 &&
-            (behind == reader->length ||
-             !(is_letter(reader->bytes[behind]) || is_digit(reader->bytes[behind]))))
+        if (behind <= reader->length && next[1] == '/' && strncasecmp(next + 2, reader->raw, reader->raw_length) == 0 &&
+            (behind == reader->length || !(is_letter(reader->bytes[behind]) || is_digit(reader->bytes[behind]))))
             return at;
         at++;
     }
@@ -172,8 +168,8 @@ static size_t raw_end(const struct markup_reader *reader, size_t at) {
 }
 
 static void take_text(struct markup_reader *reader, struct markup_token *token, size_t end) {
-    *token = (struct markup_token){
-        .kind = MARKUP_TEXT, .bytes = reader->bytes + reader->at, .length = end - reader->at};
+    *token =
+        (struct markup_token){.kind = MARKUP_TEXT, .bytes = reader->bytes + reader->at, .length = end - reader->at};
     reader->at = end;
 }
 
@@ -219,8 +215,7 @@ static size_t behind(const struct markup_reader *reader, size_t from, const char
 static bool take_declaration(struct markup_reader *reader, struct markup_token *token) {
     if (begins(reader, "<![CDATA[")) {
         const size_t end = behind(reader, 9, "]]>");
-        const bool is_closed =
-            end >= 3 && memcmp(reader->bytes + end - 3, "]]>", 3) == 0 && end - reader->at >= 12;
+        const bool is_closed = end >= 3 && memcmp(reader->bytes + end - 3, "]]>", 3) == 0 && end - reader->at >= 12;
         *token = (struct markup_token){.kind = MARKUP_VERBATIM,
                                        .bytes = reader->bytes + reader->at + 9,
                                        .length = end - reader->at - 9 - (is_closed ? 3 : 0)};

@@ -11,21 +11,16 @@ static enum status judge(int code, const struct text *text, struct error *error)
     if (code == 3) return error_set(error, STATUS_USAGE, "is a PDF that may not be copied from");
     if (code >= 128)
         return error_set(error, STATUS_USAGE,
-                         "is a PDF, and pdftotext took more time or memory than it may (signal %d)",
-                         code - 128);
+                         "is a PDF, and pdftotext took more time or memory than it may (signal %d)", code - 128);
     if (code != 0)
-        return error_set(error, STATUS_USAGE,
-                         "is a PDF that pdftotext cannot read: damaged, or locked by a password");
+        return error_set(error, STATUS_USAGE, "is a PDF that pdftotext cannot read: damaged, or locked by a password");
     for (size_t i = 0; i < text->length; i++)
         if (strchr(" \t\r\n\f", text->bytes[i]) == NULL) return STATUS_OK;
-    return error_set(error, STATUS_USAGE,
-                     "is a PDF without text, perhaps scanned: recognize it first (ocrmypdf)");
+    return error_set(error, STATUS_USAGE, "is a PDF without text, perhaps scanned: recognize it first (ocrmypdf)");
 }
 
-enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text,
-                     struct error *error) {
-    static const char *const arguments[] = {"pdftotext", "-q", "-enc", "UTF-8", "-eol",
-                                            "unix",      "-",  "-",    NULL};
+enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text, struct error *error) {
+    static const char *const arguments[] = {"pdftotext", "-q", "-enc", "UTF-8", "-eol", "unix", "-", "-", NULL};
     const struct filter filter = {.arguments = arguments,
                                   .input = bytes,
                                   .input_bytes = length,
@@ -36,8 +31,7 @@ enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, st
     const enum status status = filter_run(&filter, text, &code, error);
     if (status == STATUS_OK) return judge(code, text, error);
     if (status == STATUS_UNSUPPORTED)
-        return error_set(error, STATUS_USAGE,
-                         "is a PDF; install poppler-utils (pdftotext), or give its text");
+        return error_set(error, STATUS_USAGE, "is a PDF; install poppler-utils (pdftotext), or give its text");
     if (status == STATUS_FULL) {
         const struct error why = *error;
         return error_set(error, STATUS_USAGE, "is a PDF, and %s", why.message);

@@ -11,5 +11,5 @@
 
 /* Appends; each page ends with its mark (mark.h).  STATUS_USAGE: pdftotext is not installed, does not manage it, or
  * finds no text; the message goes on behind the file's name. */
-enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text,
-                     struct error *error) STATUS_CHECKED;
+enum status pdf_read(const char *bytes, size_t length, size_t text_bytes_max, struct text *text, struct error *error)
+    STATUS_CHECKED;

@@ -6,6 +6,5 @@
 struct reference_name {
     const char *name, *text; /* text: UTF-8 */
 };
-extern const struct reference_name
-    reference_names[]; /* [reference_name_count], sorted by the bytes of the name */
+extern const struct reference_name reference_names[]; /* [reference_name_count], sorted by the bytes of the name */
 extern const size_t reference_name_count;

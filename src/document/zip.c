@@ -14,9 +14,7 @@ enum {
 };
 
 static uint16_t get_16(const unsigned char *bytes) { return (uint16_t)(bytes[0] | bytes[1] << 8); }
-static uint32_t get_32(const unsigned char *bytes) {
-    return get_16(bytes) | (uint32_t)get_16(bytes + 2) << 16;
-}
+static uint32_t get_32(const unsigned char *bytes) { return get_16(bytes) | (uint32_t)get_16(bytes + 2) << 16; }
 
 bool zip_open(struct zip *zip, const char *bytes, size_t length, uint64_t budget) {
     const unsigned char *own = (const unsigned char *)bytes;
@@ -37,8 +35,7 @@ bool zip_find(const struct zip *zip, const char *name, size_t name_length, struc
     for (size_t i = 0; i < zip->file_count; i++) {
         const unsigned char *entry = zip->bytes + at;
         if (zip->length - at < ENTRY_BYTES || memcmp(entry, "PK\1\2", 4) != 0) return false;
-        const size_t own = get_16(entry + 28),
-                     whole = ENTRY_BYTES + own + get_16(entry + 30) + get_16(entry + 32);
+        const size_t own = get_16(entry + 28), whole = ENTRY_BYTES + own + get_16(entry + 30) + get_16(entry + 32);
         if (zip->length - at < whole) return false;
         if (own == name_length && memcmp(entry + ENTRY_BYTES, name, own) == 0) {
             *file = (struct zip_file){.offset = get_32(entry + 42),
@@ -63,8 +60,7 @@ static enum status unpack(const struct zip_file *file, const unsigned char *pack
                           struct error *error) {
     unsigned char block[16384];
     z_stream stream = {.next_in = (unsigned char *)packed, .avail_in = file->packed_bytes};
-    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
-        return error_set(error, STATUS_MEMORY, "no memory to unpack");
+    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return error_set(error, STATUS_MEMORY, "no memory to unpack");
     uint64_t left = file->bytes;
     int state = Z_OK;
     while (state == Z_OK && !text->failed) {
@@ -83,13 +79,11 @@ static enum status unpack(const struct zip_file *file, const unsigned char *pack
 }
 
 enum status zip_read(struct zip *zip, const struct zip_file *file, struct text *text, struct error *error) {
-    if (file->flags & FLAG_ENCRYPTED)
-        return error_set(error, STATUS_USAGE, "a file in the archive is encrypted");
+    if (file->flags & FLAG_ENCRYPTED) return error_set(error, STATUS_USAGE, "a file in the archive is encrypted");
     if (file->method != METHOD_STORED && file->method != METHOD_DEFLATED)
         return error_set(error, STATUS_USAGE, "a file in the archive is packed by method %u, expected 0 or 8",
                          file->method);
-    if (file->offset > zip->length || zip->length - file->offset < HEADER_BYTES)
-        return damaged(error, "its place");
+    if (file->offset > zip->length || zip->length - file->offset < HEADER_BYTES) return damaged(error, "its place");
     const unsigned char *header = zip->bytes + file->offset;
     if (memcmp(header, "PK\3\4", 4) != 0) return damaged(error, "its header");
     const size_t begin = file->offset + HEADER_BYTES + get_16(header + 26) + get_16(header + 28);

@@ -9,8 +9,8 @@
 
 enum { CHUNKS_TOGETHER = 16, THREAD_ALIGN = 64, SINKS_MAX = 64 };
 
-enum status attention_weights_create(struct attention_weights *weights, const struct model *model,
-                                     size_t row_capacity, bool in_tiers, struct error *error) {
+enum status attention_weights_create(struct attention_weights *weights, const struct model *model, size_t row_capacity,
+                                     bool in_tiers, struct error *error) {
     const struct model_config *config = &model->config;
     struct pool *pool = device_pool(model->device);
     *weights = (struct attention_weights){.model = model,
@@ -45,8 +45,7 @@ void attention_weights_destroy(struct attention_weights *weights) {
 }
 
 /* With a query comes the layout of its layer. */
-static enum status reserve(struct attention_weights *weights, const struct kv_layout *layout,
-                           struct error *error) {
+static enum status reserve(struct attention_weights *weights, const struct kv_layout *layout, struct error *error) {
     const size_t thread_bytes =
                      align_up(weights->attention.gather_scratch_bytes(weights->group, layout), THREAD_ALIGN) +
                      align_up(weights->group * layout->v_dimension * sizeof(float), THREAD_ALIGN),
@@ -60,8 +59,7 @@ static enum status reserve(struct attention_weights *weights, const struct kv_la
     weights->chunks = aligned_alloc(THREAD_ALIGN, CHUNKS_TOGETHER * weights->chunk_bytes);
     if (weights->threads != NULL && weights->chunks != NULL) return STATUS_OK;
     weights->thread_bytes = weights->chunk_bytes = 0;
-    return error_set(error, STATUS_MEMORY, "no memory for the attention to %zu tokens",
-                     weights->row_capacity);
+    return error_set(error, STATUS_MEMORY, "no memory for the attention to %zu tokens", weights->row_capacity);
 }
 
 /* ---- a KV head ---- */
@@ -82,8 +80,7 @@ static void score_part(void *context, const struct pool_worker *worker) {
     const struct head_run *run = context;
     struct attention_weights *weights = run->weights;
     uint8_t *room = weights->threads + worker->index * weights->thread_bytes;
-    const size_t out_bytes =
-        align_up(weights->group * run->layout->v_dimension * sizeof(float), THREAD_ALIGN);
+    const size_t out_bytes = align_up(weights->group * run->layout->v_dimension * sizeof(float), THREAD_ALIGN);
     uint32_t rows[KV_CHUNK_TOKENS];
     for (size_t i = 0; i < KV_CHUNK_TOKENS; i++) rows[i] = (uint32_t)i;
     for (size_t i = worker->index; i < run->chunk_count; i += worker->count) {
@@ -91,8 +88,7 @@ static void score_part(void *context, const struct pool_worker *worker) {
         const struct attention_gather_args args = {.layout = run->layout,
                                                    .chunks = &run->chunks[i],
                                                    .rows = rows,
-                                                   .row_count =
-                                                       min_size(KV_CHUNK_TOKENS, run->row_count - row_first),
+                                                   .row_count = min_size(KV_CHUNK_TOKENS, run->row_count - row_first),
                                                    .q = run->q,
                                                    .q_stride = run->layout->k_dimension,
                                                    .group = weights->group,
@@ -141,8 +137,7 @@ static enum status read_sinks(struct head_run *run, const struct attention_query
     for (size_t i = 0; i < weights->group; i++) run->sinks[i] = -INFINITY;
     if (!span_exists(sinks)) return STATUS_OK;
     return device_read(weights->device, weights->stream, run->sinks,
-                       span_floats(sinks, query->kv_head * weights->group), weights->group * sizeof *run->sinks,
-                       error);
+                       span_floats(sinks, query->kv_head * weights->group), weights->group * sizeof *run->sinks, error);
 }
 
 /* The partials of all chunks and the sink, behind them. */
@@ -154,8 +149,7 @@ static void merge_partials(const struct head_run *run) {
         double sum = 0;
         for (size_t i = 0; i < count; i++) largest = fmaxf(largest, weights->m[i * group + g]);
         for (size_t i = 0; i < count; i++)
-            sum +=
-                (double)weights->s[i * group + g] * exp((double)weights->m[i * group + g] - (double)largest);
+            sum += (double)weights->s[i * group + g] * exp((double)weights->m[i * group + g] - (double)largest);
         if (run->sinks[g] != -INFINITY) sum += exp((double)run->sinks[g] - (double)largest);
         weights->m[count * group + g] = largest;
         weights->s[count * group + g] = (float)sum;
@@ -177,8 +171,7 @@ static enum status fetch_chunks(struct kv_fetch *fetch, struct error *error) {
 }
 
 /* The run's chunks as the host sees them: where they lie, or copied. */
-static enum status copy_chunks(struct head_run *run, const struct attention_query *query,
-                               struct error *error) {
+static enum status copy_chunks(struct head_run *run, const struct attention_query *query, struct error *error) {
     const struct attention_weights *weights = run->weights;
     const struct device_operations *operations = weights->device->operations;
     const size_t stride = align_up(run->layout->chunk_bytes, THREAD_ALIGN);
@@ -197,8 +190,7 @@ static enum status copy_chunks(struct head_run *run, const struct attention_quer
     return copies ? operations->stream_synchronize(weights->stream, error) : STATUS_OK;
 }
 
-static enum status score_head(struct head_run *run, const struct attention_query *query,
-                              struct error *error) {
+static enum status score_head(struct head_run *run, const struct attention_query *query, struct error *error) {
     const size_t count = (size_t)kv_chunks_of(run->row_count);
     for (run->chunk_first = 0; run->chunk_first < count; run->chunk_first += run->chunk_count) {
         run->chunk_count = min_size(CHUNKS_TOGETHER, count - run->chunk_first);
@@ -217,8 +209,8 @@ static enum status score_head(struct head_run *run, const struct attention_query
     return STATUS_OK;
 }
 
-enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
-                                  float *sums, struct error *error) {
+enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query, float *sums,
+                                  struct error *error) {
     const struct layer_config *layer = &weights->model->config.layers[query->layer_index];
     const struct kv_layout *layout = kv_sequence_layer_layout(query->sequence, query->layer_index);
     weights->group = layer->head_count / layer->kv.kv_head_count;

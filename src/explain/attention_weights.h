@@ -11,23 +11,23 @@
 #include "model/model.h"
 
 struct attention_weights {
-    const struct model *model;         /* borrowed */
-    struct device *device;             /* borrowed */
-    struct stream *stream;             /* owned */
+    const struct model *model; /* borrowed */
+    struct device *device;     /* borrowed */
+    struct stream *stream;     /* owned */
     struct attention_kernels attention;
     struct mass_kernels mass;
     bool in_tiers;
     size_t group; /* query heads of the KV head that is added */
     size_t row_capacity, thread_count, thread_bytes, chunk_bytes;
-    float *scores; /* owned, [most of group][row_capacity]: of a KV head */
-    float *m, *s;  /* owned, [chunks][most of group]: the partials of its chunks; the last ones are merged */
+    float *scores;    /* owned, [most of group][row_capacity]: of a KV head */
+    float *m, *s;     /* owned, [chunks][most of group]: the partials of its chunks; the last ones are merged */
     uint8_t *threads; /* owned, [thread_count][thread_bytes]: room of the kernels */
     uint8_t *chunks;  /* owned: copies of those that lie in MEMORY_DEVICE */
 };
 
 /* in_tiers: chunks of the engine's KV come and go. */
-enum status attention_weights_create(struct attention_weights *weights, const struct model *model,
-                                     size_t row_capacity, bool in_tiers, struct error *error) STATUS_CHECKED;
+enum status attention_weights_create(struct attention_weights *weights, const struct model *model, size_t row_capacity,
+                                     bool in_tiers, struct error *error) STATUS_CHECKED;
 void attention_weights_destroy(struct attention_weights *weights); /* safe after a failed create */
 /* Queries of a step whose layer has stored its rows. */
 struct attention_query {
@@ -37,5 +37,5 @@ struct attention_query {
     const float *q;   /* [group][k_dimension], post-RoPE */
 };
 /* Adds their weights to sums: [row_capacity]. */
-enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
-                                  float *sums, struct error *error) STATUS_CHECKED;
+enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query, float *sums,
+                                  struct error *error) STATUS_CHECKED;

@@ -59,8 +59,7 @@ void explain_note(void *context, const struct attention_event *event) {
     }
     const size_t floats = query_bytes(explain) / sizeof *explain->queries;
     memcpy(explain->queries + event->layer_index * floats, event->q,
-           explain->config->head_count * geometry_of(explain, event->layer_index)->k_dimension *
-               sizeof(float));
+           explain->config->head_count * geometry_of(explain, event->layer_index)->k_dimension * sizeof(float));
     explain->noted_layers = event->layer_index + 1;
 }
 
@@ -74,8 +73,7 @@ static enum status add_head(struct explain *explain, struct kv_sequence *sequenc
                                           .layer_index = layer,
                                           .kv_head = explain->kv_head,
                                           .row_count = explain->prompt_count + explain->step + 1,
-                                          .q = explain->queries +
-                                               layer * config->head_count * config->k_dimension +
+                                          .q = explain->queries + layer * config->head_count * config->k_dimension +
                                                explain->kv_head * group * geometry->k_dimension};
     float *step = explain->steps + explain->step * explain->row_capacity;
     if (config->layers[layer].attention == ATTENTION_SLIDING) return STATUS_OK;

@@ -17,7 +17,7 @@ struct explain {
     struct attention_weights weights;
     size_t prompt_count, step_capacity, row_capacity; /* row_capacity: the sum of the two */
     size_t step_count;
-    float *steps;       /* owned, [step_capacity][row_capacity]: sums of weights */
+    float *steps; /* owned, [step_capacity][row_capacity]: sums of weights */
     /* The step that is looked at: its number, its queries, and how far its weights have been added. */
     size_t step;
     float *queries; /* owned, [layer_count][head_count][k_dimension] */
@@ -44,8 +44,8 @@ bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*
 
 /* A part of a text: a sentence, or a paragraph's rest. */
 struct explain_span {
-    size_t document;   /* the caller's */
-    size_t begin, end; /* bytes of the text */
+    size_t document;         /* the caller's */
+    size_t begin, end;       /* bytes of the text */
     struct mark_place place; /* of its beginning */
     size_t token_count;
     double distance;    /* tokens from its middle to the answer */

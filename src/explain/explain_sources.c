@@ -29,8 +29,8 @@ static enum status spell(struct finding *finding, struct error *error) {
             if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
             finding->text = grown;
         }
-        const size_t bytes = tokenizer_piece(finding->tokenizer, finding->prompt[i], true,
-                                             finding->text + length, PIECE_BYTES_MAX);
+        const size_t bytes =
+            tokenizer_piece(finding->tokenizer, finding->prompt[i], true, finding->text + length, PIECE_BYTES_MAX);
         finding->offsets[i] = length;
         length += min_size(bytes, PIECE_BYTES_MAX);
         finding->offsets[i + 1] = length;
@@ -65,8 +65,8 @@ static enum status add_spans(struct finding *finding, const struct explain_span 
 }
 
 /* *from: behind what was found of the sources before it.  A tokenizer may have changed blanks before a source. */
-static enum status add_source(struct finding *finding, const struct explain_source *source, size_t index,
-                              size_t *from, struct error *error) {
+static enum status add_source(struct finding *finding, const struct explain_source *source, size_t index, size_t *from,
+                              struct error *error) {
     struct explain_span *spans;
     size_t count;
     enum status status = explain_sentences(source->bytes, source->length, &spans, &count, error);
@@ -75,13 +75,12 @@ static enum status add_source(struct finding *finding, const struct explain_sour
     const size_t known = min_size(source->length - first, KNOWN_BYTES);
     const char *found = NULL;
     if (status == STATUS_OK && count > 0)
-        found = memmem(finding->text + *from, finding->offsets[finding->prompt_count] - *from,
-                       source->bytes + first, known);
+        found = memmem(finding->text + *from, finding->offsets[finding->prompt_count] - *from, source->bytes + first,
+                       known);
     if (found != NULL) {
         const size_t start = (size_t)(found - finding->text);
         *from = start + known; /* a second one that begins alike is behind it */
-        for (size_t i = 0; i < count; i++)
-            spans[i].document = index, spans[i].begin -= first, spans[i].end -= first;
+        for (size_t i = 0; i < count; i++) spans[i].document = index, spans[i].begin -= first, spans[i].end -= first;
         add_mass(finding, spans, count, start);
         for (size_t i = 0; i < count; i++) spans[i].begin += first, spans[i].end += first;
         status = add_spans(finding, spans, count, error);

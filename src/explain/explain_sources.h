@@ -20,5 +20,4 @@ struct explain_texts {
 /* The sentences of the sources, ranked (explain_rank).  A source that is not found has none.  The caller frees *spans,
  * whose `document` is the source's index. */
 enum status explain_find_sources(const struct explain *explain, const struct explain_texts *texts,
-                                 struct explain_span **spans, size_t *span_count, struct error *error)
-    STATUS_CHECKED;
+                                 struct explain_span **spans, size_t *span_count, struct error *error) STATUS_CHECKED;

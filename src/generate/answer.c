@@ -53,8 +53,7 @@ void answer_truncate(struct answer *answer, size_t token_count) {
 size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t token_count) {
     const struct token_list *stored = &answer->stored;
     size_t shared = 0;
-    while (shared < stored->count && shared + 1 < token_count && stored->ids[shared] == tokens[shared])
-        shared++;
+    while (shared < stored->count && shared + 1 < token_count && stored->ids[shared] == tokens[shared]) shared++;
     answer_truncate(answer, shared);
     return stored->count;
 }
@@ -68,8 +67,7 @@ void answer_begin(struct answer *answer) {
     answer->scan.held.length = 0;
 }
 
-enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
-                               struct error *error) {
+enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin, struct error *error) {
     TRY(token_list_append(&answer->stored, id, error));
     return token_list_append(&answer->origins, (token_id)origin, error);
 }
@@ -81,8 +79,7 @@ static enum status note_top(struct answer *answer, const struct generation *gene
     if (count == 0) return STATUS_OK;
     if (!array_reserve(&answer->top, index, &answer->top_capacity, count * sizeof *answer->top))
         return error_set(error, STATUS_MEMORY, "no memory for the likeliest tokens");
-    sampler_top(logits, engine_config(generation->engine)->vocabulary_size, answer->top + index * count,
-                count);
+    sampler_top(logits, engine_config(generation->engine)->vocabulary_size, answer->top + index * count, count);
     return STATUS_OK;
 }
 
@@ -121,8 +118,7 @@ static enum status emit(struct answer *answer, const struct generation *generati
     size_t length = tokenizer_piece(tokenizer, id, false, small, sizeof small);
     if (length > sizeof small) {
         piece = malloc(length);
-        if (piece == NULL)
-            return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
+        if (piece == NULL) return error_set(error, STATUS_MEMORY, "no memory for a token of %zu bytes", length);
         length = tokenizer_piece(tokenizer, id, false, piece, length);
     }
     enum status status = emit_scanned(answer, generation, piece, length, stops, error);

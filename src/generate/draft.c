@@ -39,8 +39,7 @@ static bool grow(struct draft *draft, size_t count) {
 
 /* Of all tokens that another one follows. */
 static void see(struct draft *draft, const struct token_list *tokens) {
-    if (draft->seen > tokens->count)
-        draft->seen = 0; /* it was cut: grams that are gone are told by their tokens */
+    if (draft->seen > tokens->count) draft->seen = 0; /* it was cut: grams that are gone are told by their tokens */
     for (size_t end = max_size(draft->seen, DRAFT_GRAM); end < tokens->count; end++)
         draft->ends[slot_of(draft, tokens->ids + end - DRAFT_GRAM)] = (uint32_t)end;
     draft->seen = tokens->count;
@@ -84,8 +83,7 @@ void draft_learn(struct draft *draft, size_t drafted, size_t right, double secon
         const double rows = seconds - rate_seconds(&draft->step);
         rate_note(&draft->row, (double)drafted, rows > 0 ? rows : 0);
         draft->gained += (double)right - (double)drafted * row_cost(draft);
-        draft->length =
-            right == drafted ? min_size(2 * draft->length, DRAFT_MAX) : max_size(draft->length / 2, 1);
+        draft->length = right == drafted ? min_size(2 * draft->length, DRAFT_MAX) : max_size(draft->length / 2, 1);
     }
     draft->gained += CREDIT_STEP;
     if (draft->gained > CREDIT_MAX) draft->gained = CREDIT_MAX;

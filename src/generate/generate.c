@@ -2,16 +2,14 @@
 #include "generate/generate_internal.h"
 #include "platform/clock.h"
 
-enum status generation_step(struct generation *generation, struct answer *const *answers,
-                            const token_id *tokens, size_t answer_count, const float **logits,
-                            struct error *error) {
+enum status generation_step(struct generation *generation, struct answer *const *answers, const token_id *tokens,
+                            size_t answer_count, const float **logits, struct error *error) {
     struct sequence *sequences[ENGINE_SEQUENCES_MAX] = {NULL};
     ASSERT(answer_count <= ENGINE_SEQUENCES_MAX);
     for (size_t i = 0; i < answer_count; i++) sequences[i] = answers[i]->sequence;
     TRY(engine_step(generation->engine, sequences, tokens, answer_count, logits, error));
     generation->figures.step_tokens += answer_count;
-    for (size_t i = 0; i < answer_count; i++)
-        TRY(answer_note_stored(answers[i], tokens[i], ORIGIN_STEP, error));
+    for (size_t i = 0; i < answer_count; i++) TRY(answer_note_stored(answers[i], tokens[i], ORIGIN_STEP, error));
     return STATUS_OK;
 }
 
@@ -22,8 +20,7 @@ static enum status step_all(struct generation *generation, struct answer *const 
     for (size_t i = 0; i < count; i++) tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
     TRY(generation_step(generation, active, tokens, count, &logits, error));
     size_t vocabulary = engine_config(generation->engine)->vocabulary_size;
-    for (size_t i = 0; i < count; i++)
-        TRY(answer_take(active[i], generation, logits + i * vocabulary, error));
+    for (size_t i = 0; i < count; i++) TRY(answer_take(active[i], generation, logits + i * vocabulary, error));
     return STATUS_OK;
 }
 
@@ -70,20 +67,18 @@ static enum status decode(struct generation *generation, struct answer *const *a
         for (size_t i = 0; i < answer_count; i++)
             if (answers[i]->stop == STOP_NONE) active[count++] = answers[i];
         if (count == 0) break;
-        status = generation_stops(generation) ? generation_interrupted(error)
-                                              : step(generation, active, count, error);
+        status = generation_stops(generation) ? generation_interrupted(error) : step(generation, active, count, error);
     }
     generation->figures.decode_seconds += clock_seconds() - began;
     return status;
 }
 
-static enum status prefill_all(struct generation *generation, struct answer *const *answers,
-                               size_t answer_count, struct error *error) {
+static enum status prefill_all(struct generation *generation, struct answer *const *answers, size_t answer_count,
+                               struct error *error) {
     for (size_t i = 0; i < answer_count; i++) {
         enum status status = generation_prefill(generation, answers[i], error);
         generation_note(generation, answers[i]);
-        for (size_t j = i + 1; status != STATUS_OK && j < answer_count; j++)
-            answers[j]->stop = STOP_INTERRUPTED;
+        for (size_t j = i + 1; status != STATUS_OK && j < answer_count; j++) answers[j]->stop = STOP_INTERRUPTED;
         TRY(status);
     }
     return STATUS_OK;

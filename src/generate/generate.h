@@ -49,8 +49,8 @@ struct generation_listener {
 };
 
 struct generation_figures {
-    uint64_t prefill_tokens; /* computed */
-    uint64_t step_tokens;    /* sampled behind steps */
+    uint64_t prefill_tokens;                  /* computed */
+    uint64_t step_tokens;                     /* sampled behind steps */
     uint64_t drafted_tokens, accepted_tokens; /* drafts, and what of them was right */
     double prefill_seconds, decode_seconds;
 };
@@ -125,14 +125,13 @@ size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t 
  * until the next call. */
 enum status generation_feed(struct generation *generation, struct answer *answer, const float **logits,
                             struct error *error) STATUS_CHECKED;
-enum status generation_step(struct generation *generation, struct answer *const *answers,
-                            const token_id *tokens, size_t answer_count, const float **logits,
-                            struct error *error) STATUS_CHECKED;
+enum status generation_step(struct generation *generation, struct answer *const *answers, const token_id *tokens,
+                            size_t answer_count, const float **logits, struct error *error) STATUS_CHECKED;
 
 /* The parts of a generation, for a scheduler that runs steps and prompts itself. */
 /* Records that the sequence now holds this token. */
-enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
-                               struct error *error) STATUS_CHECKED;
+enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin, struct error *error)
+    STATUS_CHECKED;
 /* Samples the next token from the answer's row of logits, and decides whether the answer stops. */
 enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
                         struct error *error) STATUS_CHECKED;

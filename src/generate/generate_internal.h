@@ -17,6 +17,5 @@ void generation_note(const struct generation *generation, struct answer *answer)
 /* Recovers from STATUS_DOCUMENT, whose error is `reason`.  The document is already flagged.  A new engine recomputes
  * the KV of all answers that have not stopped, each token in its recorded way.  Sampled tokens are fed again: they came
  * from pages without damage.  After success the steps can continue. */
-enum status generation_recover(struct generation *generation, struct answer *const *answers,
-                               size_t answer_count, const struct error *reason, struct error *error)
-    STATUS_CHECKED;
+enum status generation_recover(struct generation *generation, struct answer *const *answers, size_t answer_count,
+                               const struct error *reason, struct error *error) STATUS_CHECKED;

@@ -2,9 +2,7 @@
 #include "generate/generate_internal.h"
 #include "platform/clock.h"
 
-enum status generation_interrupted(struct error *error) {
-    return error_set(error, STATUS_INTERRUPTED, "interrupted");
-}
+enum status generation_interrupted(struct error *error) { return error_set(error, STATUS_INTERRUPTED, "interrupted"); }
 
 bool generation_stops(const struct generation *generation) {
     const struct generation_listener *listener = &generation->listener;
@@ -32,8 +30,8 @@ static enum status note_prefill(struct answer *answer, const token_id *tokens, s
     size_t selected = before == 0 ? (size_t)sequence_selected_tokens(answer->sequence) : 0;
     for (size_t i = before; i < length; i++) {
         sampler_accept(answer->sampler, tokens[i - before]);
-        TRY(answer_note_stored(answer, tokens[i - before],
-                               i + selected >= length ? ORIGIN_SELECTS : ORIGIN_DENSE, error));
+        TRY(answer_note_stored(answer, tokens[i - before], i + selected >= length ? ORIGIN_SELECTS : ORIGIN_DENSE,
+                               error));
     }
     return STATUS_OK;
 }

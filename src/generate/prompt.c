@@ -25,8 +25,7 @@ enum status prompt_join(const struct prompt *prompt, enum prompt_gap gap, char *
     char *joined = malloc(bytes);
     if (joined == NULL) return error_set(error, STATUS_MEMORY, "no memory for the prompt");
     size_t used = 0;
-    for (size_t i = 0; i < prompt->document_count; i++)
-        used = append(joined, used, &prompt->documents[i], gap);
+    for (size_t i = 0; i < prompt->document_count; i++) used = append(joined, used, &prompt->documents[i], gap);
     if (prompt->question.bytes != NULL) used = append(joined, used, &prompt->question, gap);
     joined[used] = '\0';
     *text = joined;
@@ -34,8 +33,8 @@ enum status prompt_join(const struct prompt *prompt, enum prompt_gap gap, char *
     return STATUS_OK;
 }
 
-enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer,
-                          struct tokenize_options how, struct token_list *list, struct error *error) {
+enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer, struct tokenize_options how,
+                          struct token_list *list, struct error *error) {
     char *text;
     size_t length;
     if (prompt->system.bytes != NULL)
@@ -47,8 +46,7 @@ enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *t
 }
 
 enum status prompt_encode_chat(const struct prompt *prompt, const struct chat_template *chat,
-                               const struct tokenizer *tokenizer, struct token_list *list,
-                               struct error *error) {
+                               const struct tokenizer *tokenizer, struct token_list *list, struct error *error) {
     char *text;
     size_t length, count = 0;
     TRY(prompt_join(prompt, PROMPT_PARAGRAPH, &text, &length, error));

@@ -36,11 +36,10 @@ enum status prompt_join(const struct prompt *prompt, enum prompt_gap gap, char *
                         struct error *error) STATUS_CHECKED;
 
 /* Appends the ids of the raw text for the model to continue.  STATUS_USAGE: the prompt has a system message. */
-enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer,
-                          struct tokenize_options how, struct token_list *list, struct error *error)
-    STATUS_CHECKED;
+enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer, struct tokenize_options how,
+                          struct token_list *list, struct error *error) STATUS_CHECKED;
 /* Appends the ids of a conversation with one user turn, ready for the answer.  Nothing in the parts becomes a control
  * token. */
 enum status prompt_encode_chat(const struct prompt *prompt, const struct chat_template *chat,
-                               const struct tokenizer *tokenizer, struct token_list *list,
-                               struct error *error) STATUS_CHECKED;
+                               const struct tokenizer *tokenizer, struct token_list *list, struct error *error)
+    STATUS_CHECKED;

@@ -23,15 +23,12 @@ static enum status replay(struct generation *generation, struct answer *answer, 
     if (listener->prefill_begins != NULL) listener->prefill_begins(listener->context);
     enum status status = engine_prefill(generation->engine, answer->sequence, &request, NULL, error);
     if (listener->prefill_ends != NULL) listener->prefill_ends(listener->context);
-    generation->figures.prefill_tokens +=
-        end - first - (first == 0 ? sequence_reused_tokens(answer->sequence) : 0);
+    generation->figures.prefill_tokens += end - first - (first == 0 ? sequence_reused_tokens(answer->sequence) : 0);
     return status;
 }
 
 /* Its prefill came upon the damage, or was never begun. */
-static bool lacks_prompt(const struct answer *answer) {
-    return answer->lacks_prompt || answer->stored.count == 0;
-}
+static bool lacks_prompt(const struct answer *answer) { return answer->lacks_prompt || answer->stored.count == 0; }
 
 static enum status recover(struct generation *generation, struct answer *answer, struct error *error) {
     double began = clock_seconds();
@@ -59,13 +56,12 @@ static void note_reason(const struct generation *generation, bool amid_answer, c
     const struct generation_listener *listener = &generation->listener;
     char line[sizeof reason->message + 64];
     if (listener->note == NULL) return;
-    snprintf(line, sizeof line, "%s; computed anew%s", reason->message,
-             amid_answer ? ", and the answer so far" : "");
+    snprintf(line, sizeof line, "%s; computed anew%s", reason->message, amid_answer ? ", and the answer so far" : "");
     listener->note(listener->context, line, amid_answer);
 }
 
-enum status generation_recover(struct generation *generation, struct answer *const *answers,
-                               size_t answer_count, const struct error *reason, struct error *error) {
+enum status generation_recover(struct generation *generation, struct answer *const *answers, size_t answer_count,
+                               const struct error *reason, struct error *error) {
     note_reason(generation, answers[0]->tokens.count > 0, reason);
     for (size_t i = 0; i < answer_count; i++) {
         sequence_destroy(answers[i]->sequence);
@@ -74,7 +70,6 @@ enum status generation_recover(struct generation *generation, struct answer *con
     }
     TRY(generation->make_engine(generation->make_engine_context, &generation->engine, error));
     for (size_t i = 0; i < answer_count; i++)
-        if (answers[i]->stop == STOP_NONE || lacks_prompt(answers[i]))
-            TRY(recover(generation, answers[i], error));
+        if (answers[i]->stop == STOP_NONE || lacks_prompt(answers[i])) TRY(recover(generation, answers[i], error));
     return STATUS_OK;
 }

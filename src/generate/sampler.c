@@ -39,16 +39,14 @@ struct sampler {
     uint64_t pick_number;
 };
 
-static enum status check_biases(const struct sampler_options *options, size_t vocabulary_size,
-                                struct error *error) {
+static enum status check_biases(const struct sampler_options *options, size_t vocabulary_size, struct error *error) {
     for (size_t i = 0; i < options->bias_count; i++) {
         struct token_bias bias = options->biases[i];
         if (bias.id < 0 || (size_t)bias.id >= vocabulary_size)
-            return error_set(error, STATUS_USAGE, "logit bias of token %d: expected a token from 0 to %zu",
-                             bias.id, vocabulary_size - 1);
+            return error_set(error, STATUS_USAGE, "logit bias of token %d: expected a token from 0 to %zu", bias.id,
+                             vocabulary_size - 1);
         if (!(bias.bias <= FLT_MAX)) /* NaN too */
-            return error_set(error, STATUS_USAGE,
-                             "logit bias of token %d: %g, expected a number or -infinity", bias.id,
+            return error_set(error, STATUS_USAGE, "logit bias of token %d: %g, expected a number or -infinity", bias.id,
                              (double)bias.bias);
     }
     return STATUS_OK;
@@ -56,15 +54,13 @@ static enum status check_biases(const struct sampler_options *options, size_t vo
 
 static enum status options_check(const struct sampler_options *options, struct error *error) {
     if (!(options->temperature >= 0 && options->temperature <= FLT_MAX))
-        return error_set(error, STATUS_USAGE, "temperature %g: expected 0 or more",
-                         (double)options->temperature);
+        return error_set(error, STATUS_USAGE, "temperature %g: expected 0 or more", (double)options->temperature);
     if (!(options->top_p >= 0 && options->top_p <= 1))
         return error_set(error, STATUS_USAGE, "top-p %g: expected 0 to 1", (double)options->top_p);
     if (!(options->min_p >= 0 && options->min_p <= 1))
         return error_set(error, STATUS_USAGE, "min-p %g: expected 0 to 1", (double)options->min_p);
     if (!(options->repeat_penalty > 0 && options->repeat_penalty <= FLT_MAX))
-        return error_set(error, STATUS_USAGE, "repeat penalty %g: expected above 0",
-                         (double)options->repeat_penalty);
+        return error_set(error, STATUS_USAGE, "repeat penalty %g: expected above 0", (double)options->repeat_penalty);
     if (!(fabsf(options->presence_penalty) <= PENALTY_MAX))
         return error_set(error, STATUS_USAGE, "presence penalty %g: expected -%d to %d",
                          (double)options->presence_penalty, PENALTY_MAX, PENALTY_MAX);
@@ -72,8 +68,7 @@ static enum status options_check(const struct sampler_options *options, struct e
         return error_set(error, STATUS_USAGE, "frequency penalty %g: expected -%d to %d",
                          (double)options->frequency_penalty, PENALTY_MAX, PENALTY_MAX);
     if (options->repeat_last > REPEAT_MAX)
-        return error_set(error, STATUS_USAGE, "repeat-last %u: expected at most %d", options->repeat_last,
-                         REPEAT_MAX);
+        return error_set(error, STATUS_USAGE, "repeat-last %u: expected at most %d", options->repeat_last, REPEAT_MAX);
     return STATUS_OK;
 }
 
@@ -104,8 +99,7 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
         return error_set(error, STATUS_MEMORY, "no memory for the sampler");
     }
     for (size_t i = vocabulary_size; i < made->block_count * BLOCK; i++) made->logits[i] = -INFINITY;
-    if (options->bias_count > 0)
-        memcpy(made->biases, options->biases, options->bias_count * sizeof *made->biases);
+    if (options->bias_count > 0) memcpy(made->biases, options->biases, options->bias_count * sizeof *made->biases);
     for (size_t i = 0; i < suppressed_count; i++)
         made->biases[made->options.bias_count++] = (struct token_bias){suppressed[i], -INFINITY};
     made->options.biases = made->biases;
@@ -125,9 +119,7 @@ void sampler_destroy(struct sampler *sampler) {
     free(sampler);
 }
 
-void sampler_set_temperature(struct sampler *sampler, float temperature) {
-    sampler->options.temperature = temperature;
-}
+void sampler_set_temperature(struct sampler *sampler, float temperature) { sampler->options.temperature = temperature; }
 
 void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask) { sampler->mask = mask; }
 
@@ -349,8 +341,7 @@ static int32_t draw(struct sampler *sampler, float maximum, size_t count) {
     const struct candidate *candidates = sampler->candidates;
     double temperature = sampler->options.temperature, sum = 0;
     /* p >= min_p * p_max, as logits */
-    double smallest =
-        sampler->options.min_p > 0 ? (double)maximum + log((double)sampler->options.min_p) : -INFINITY;
+    double smallest = sampler->options.min_p > 0 ? (double)maximum + log((double)sampler->options.min_p) : -INFINITY;
     for (size_t i = 0; i < count; i++)
         if ((double)candidates[i].logit >= smallest)
             sum += exp(((double)candidates[i].logit - (double)maximum) / temperature);
@@ -371,28 +362,25 @@ enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *
     if (!take_logits(sampler, logits)) {
         size_t i = 0;
         while (logits[i] <= FLT_MAX) i++;
-        return error_set(
-            error, STATUS_FAILED,
-            "the model's output is not a number (token %zu: %g): its file or the computation is broken", i,
-            (double)logits[i]);
+        return error_set(error, STATUS_FAILED,
+                         "the model's output is not a number (token %zu: %g): its file or the computation is broken", i,
+                         (double)logits[i]);
     }
     TRY(apply_mask(sampler, error));
     add_biases(sampler);
     penalise(sampler);
     int32_t best = likeliest(sampler, &maximum);
     if (best < 0)
-        return error_set(
-            error, STATUS_FAILED,
-            sampler->mask != NULL || sampler->options.bias_count > 0
-                ? "the required form, the logit biases and the model's output rule out every token"
-                : "the model's output rules out every token: its file is broken");
-    *token = sampler->options.temperature == 0 ? best
-                                               : draw(sampler, maximum, select_candidates(sampler, maximum));
+        return error_set(error, STATUS_FAILED,
+                         sampler->mask != NULL || sampler->options.bias_count > 0
+                             ? "the required form, the logit biases and the model's output rule out every token"
+                             : "the model's output rules out every token: its file is broken");
+    *token = sampler->options.temperature == 0 ? best : draw(sampler, maximum, select_candidates(sampler, maximum));
     return sampler->mask != NULL ? sampler->mask->accept(sampler->mask->context, *token, error) : STATUS_OK;
 }
 
-float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
-                     struct token_probability *top, size_t count) {
+float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token, struct token_probability *top,
+                     size_t count) {
     size_t found = 0;
     float maximum = -INFINITY;
     for (size_t i = 0; i < vocabulary_size; i++) {
@@ -404,8 +392,7 @@ float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
         top[at] = (struct token_probability){(int32_t)i, logits[i]};
     }
     double log_sum = log(exp_sum(logits, vocabulary_size, maximum)) + (double)maximum;
-    for (size_t i = 0; i < found; i++)
-        top[i].log_probability = (float)((double)top[i].log_probability - log_sum);
+    for (size_t i = 0; i < found; i++) top[i].log_probability = (float)((double)top[i].log_probability - log_sum);
     for (size_t i = found; i < count; i++) top[i] = (struct token_probability){-1, -INFINITY};
     if (token < 0 || (size_t)token >= vocabulary_size) return -INFINITY;
     return (float)((double)logits[token] - log_sum);

@@ -37,12 +37,8 @@ struct sampler_options {
 };
 /* llama.cpp's defaults. */
 static inline struct sampler_options sampler_options_default(void) {
-    return (struct sampler_options){.temperature = 0.8F,
-                                    .top_k = 40,
-                                    .top_p = 0.95F,
-                                    .min_p = 0.05F,
-                                    .repeat_penalty = 1,
-                                    .repeat_last = 64};
+    return (struct sampler_options){
+        .temperature = 0.8F, .top_k = 40, .top_p = 0.95F, .min_p = 0.05F, .repeat_penalty = 1, .repeat_last = 64};
 }
 
 struct sampler;
@@ -72,5 +68,5 @@ enum status sampler_pick(struct sampler *sampler, const float *logits, int32_t *
  * counts: the worst case takes time proportional to vocabulary_size * count. */
 void sampler_top(const float *logits, size_t vocabulary_size, struct token_probability *top, size_t count);
 /* The same, and returns the log-probability of one token: where it is among the likeliest, that very number. */
-float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token,
-                     struct token_probability *top, size_t count);
+float sampler_top_of(const float *logits, size_t vocabulary_size, int32_t token, struct token_probability *top,
+                     size_t count);

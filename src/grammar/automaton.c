@@ -28,8 +28,7 @@ static uint32_t *bucket_of(const struct exploration *e, const uint32_t *key) {
     uint64_t hash = 0;
     for (size_t i = 0; i < words; i++) hash = (hash ^ key[i] ^ hash >> 32) * 0x9E3779B97F4A7C15U;
     uint32_t at = (uint32_t)(hash >> 32) & (e->bucket_count - 1);
-    while (e->buckets[at] != 0 &&
-           memcmp(e->keys + (e->buckets[at] - 1) * words, key, words * sizeof *key) != 0)
+    while (e->buckets[at] != 0 && memcmp(e->keys + (e->buckets[at] - 1) * words, key, words * sizeof *key) != 0)
         at = (at + 1) & (e->bucket_count - 1);
     return &e->buckets[at];
 }
@@ -114,8 +113,7 @@ static enum status find_distances(struct exploration *e, struct error *error) {
 }
 
 /* Only the states from which the end is reached. */
-static enum status keep(const struct exploration *e, struct automaton *a, struct arena *arena,
-                        struct error *error) {
+static enum status keep(const struct exploration *e, struct automaton *a, struct arena *arena, struct error *error) {
     const struct explorer *x = e->explorer;
     uint16_t *renamed = malloc(e->count * sizeof *renamed);
     if (renamed == NULL) return no_memory(error);
@@ -138,8 +136,8 @@ static enum status keep(const struct exploration *e, struct automaton *a, struct
     return a->next != NULL && a->accept != NULL ? STATUS_OK : no_memory(error);
 }
 
-enum status automaton_explore(struct automaton **automaton, struct arena *arena,
-                              const struct explorer *explorer, struct error *error) {
+enum status automaton_explore(struct automaton **automaton, struct arena *arena, const struct explorer *explorer,
+                              struct error *error) {
     struct exploration e = {.explorer = explorer};
     uint32_t *key = malloc(explorer->key_words * sizeof *key);
     enum status status = key != NULL ? explore(&e, key, error) : no_memory(error);

@@ -39,8 +39,8 @@ struct explorer {
 };
 
 /* *automaton in the arena; NULL: no text is described.  STATUS_FULL: too many states. */
-enum status automaton_explore(struct automaton **automaton, struct arena *arena,
-                              const struct explorer *explorer, struct error *error) STATUS_CHECKED;
+enum status automaton_explore(struct automaton **automaton, struct arena *arena, const struct explorer *explorer,
+                              struct error *error) STATUS_CHECKED;
 
 static inline uint16_t automaton_next(const struct automaton *a, uint32_t state, uint8_t byte) {
     return a->next[state * a->class_count + a->classes[byte]];

@@ -36,12 +36,11 @@ static bool has_parts(const struct builder *b, const struct site *site, const st
     return are_same;
 }
 
-static uint32_t *bucket_of(const struct builder *b, uint32_t *buckets, uint32_t bucket_count,
-                           const struct part *parts, uint32_t count) {
+static uint32_t *bucket_of(const struct builder *b, uint32_t *buckets, uint32_t bucket_count, const struct part *parts,
+                           uint32_t count) {
     uint64_t hash = count;
     for (uint32_t i = 0; i < count; i++)
-        hash = (hash ^ hash >> 32 ^ (uint64_t)(uintptr_t)parts[i].value >> 4 ^ parts[i].decided) *
-               0x9E3779B97F4A7C15U;
+        hash = (hash ^ hash >> 32 ^ (uint64_t)(uintptr_t)parts[i].value >> 4 ^ parts[i].decided) * 0x9E3779B97F4A7C15U;
     uint32_t at = (uint32_t)(hash >> 32) & (bucket_count - 1);
     while (buckets[at] != 0 && !has_parts(b, &b->sites[buckets[at] - 1], parts, count))
         at = (at + 1) & (bucket_count - 1);
@@ -121,8 +120,7 @@ static const char *path_of(const struct builder *b, uint32_t place, char *path, 
             snprintf(name, sizeof name, "/%.80s", site->name);
         else if (site->index != SIZE_MAX)
             snprintf(name, sizeof name, "/%zu", site->index);
-        const int length =
-            snprintf(part, sizeof part, "%.60s%s%s", site->keyword, name, path[at] != '\0' ? "/" : "");
+        const int length = snprintf(part, sizeof part, "%.60s%s%s", site->keyword, name, path[at] != '\0' ? "/" : "");
         if ((size_t)length + 4 > at) {
             at -= 3;
             memcpy(path + at, "...", 3);
@@ -134,15 +132,13 @@ static const char *path_of(const struct builder *b, uint32_t place, char *path, 
     return path + at;
 }
 
-enum status builder_refuse(const struct builder *b, uint32_t place, struct error *error, const char *format,
-                           ...) {
+enum status builder_refuse(const struct builder *b, uint32_t place, struct error *error, const char *format, ...) {
     char message[240], path[128];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    return error_set(error, STATUS_USAGE, "%s: %s: %s", b->source, path_of(b, place, path, sizeof path),
-                     message);
+    return error_set(error, STATUS_USAGE, "%s: %s: %s", b->source, path_of(b, place, path, sizeof path), message);
 }
 
 enum status builder_work(struct builder *b, uint32_t place, uint64_t work, struct error *error) {
@@ -186,13 +182,13 @@ static const json_t *pointer_step(const json_t *value, const char *part) {
     return *end == '\0' ? json_array_get(value, index) : NULL;
 }
 
-enum status builder_reference(const struct builder *b, uint32_t place, const json_t *reference,
-                              const json_t **target, struct error *error) {
+enum status builder_reference(const struct builder *b, uint32_t place, const json_t *reference, const json_t **target,
+                              struct error *error) {
     const char *text = json_string_value(reference);
     if (text == NULL) return builder_refuse(b, place, error, "$ref: expected a string");
     if (text[0] != '#' || (text[1] != '\0' && text[1] != '/'))
-        return builder_refuse(b, place, error,
-                              "$ref \"%.80s\": only places of the same schema (#/...) are supported", text);
+        return builder_refuse(b, place, error, "$ref \"%.80s\": only places of the same schema (#/...) are supported",
+                              text);
     char *part = malloc(strlen(text) + 1);
     if (part == NULL) return builder_no_memory(error);
     const json_t *value = b->root;
@@ -204,8 +200,7 @@ enum status builder_reference(const struct builder *b, uint32_t place, const jso
         if (at == NULL) break;
     }
     free(part);
-    if (value == NULL)
-        return builder_refuse(b, place, error, "$ref \"%.80s\": the schema has no such place", text);
+    if (value == NULL) return builder_refuse(b, place, error, "$ref \"%.80s\": the schema has no such place", text);
     *target = value;
     return STATUS_OK;
 }

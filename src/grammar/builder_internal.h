@@ -19,7 +19,7 @@ enum { PART_ANY_OF = 1, PART_ONE_OF = 2, PART_EXPANDED = 4, PARTS_MAX = 48 };
 /* Where a place was found, for messages, and what a value of it must meet: all parts. */
 struct site {
     uint32_t part_begin, part_count; /* none: any value */
-    uint32_t parent; /* NOTHING: the root, or what a $ref names */
+    uint32_t parent;                 /* NOTHING: the root, or what a $ref names */
     const char *keyword, *name;
     size_t index; /* name NULL: of an array; SIZE_MAX: neither */
     uint32_t entry_begin, entry_count;
@@ -38,27 +38,25 @@ struct builder {
     uint32_t site_count, form_count, entry_count, part_count;
     uint32_t site_capacity, form_capacity, entry_capacity, part_capacity, bucket_count;
     uint64_t work; /* of automata */
-    uint32_t any; /* the place of any value */
+    uint32_t any;  /* the place of any value */
 };
 
 void builder_deinit(struct builder *builder);
 /* A new place, or the one of these parts [count] that is there already; at most BUILDER_PLACES_MAX. */
 enum { BUILDER_PLACES_MAX = 16384 };
-enum status builder_place(struct builder *builder, const struct site *site, const struct part *parts,
-                          uint32_t count, uint32_t *place, struct error *error) STATUS_CHECKED;
-enum status builder_form(struct builder *builder, const struct form *form, uint32_t *index,
-                         struct error *error) STATUS_CHECKED;
-/* Adds to the entries of the place that is being read. */
-enum status builder_entry(struct builder *builder, uint32_t place, uint32_t entry, struct error *error)
+enum status builder_place(struct builder *builder, const struct site *site, const struct part *parts, uint32_t count,
+                          uint32_t *place, struct error *error) STATUS_CHECKED;
+enum status builder_form(struct builder *builder, const struct form *form, uint32_t *index, struct error *error)
     STATUS_CHECKED;
+/* Adds to the entries of the place that is being read. */
+enum status builder_entry(struct builder *builder, uint32_t place, uint32_t entry, struct error *error) STATUS_CHECKED;
 /* "schema: #/properties/a: message" */
-enum status builder_refuse(const struct builder *builder, uint32_t place, struct error *error,
-                           const char *format, ...) __attribute__((format(printf, 4, 5))) STATUS_CHECKED;
+enum status builder_refuse(const struct builder *builder, uint32_t place, struct error *error, const char *format, ...)
+    __attribute__((format(printf, 4, 5))) STATUS_CHECKED;
 enum status builder_no_memory(struct error *error) STATUS_CHECKED;
 
 /* Counts what is done for a place; a schema that takes too much of it is refused. */
-enum status builder_work(struct builder *builder, uint32_t place, uint64_t work, struct error *error)
-    STATUS_CHECKED;
+enum status builder_work(struct builder *builder, uint32_t place, uint64_t work, struct error *error) STATUS_CHECKED;
 /* The schema that a $ref names. */
 enum status builder_reference(const struct builder *builder, uint32_t place, const json_t *reference,
                               const json_t **target, struct error *error) STATUS_CHECKED;

@@ -78,8 +78,7 @@ struct json_schema {
 /* ---- literals.c ---- */
 
 /* Narrows items[*begin, *end), which agree on `offset` bytes, to those whose next byte is `byte`. */
-bool literals_narrow(const struct literal_table *table, uint32_t *begin, uint32_t *end, uint32_t offset,
-                     uint8_t byte);
+bool literals_narrow(const struct literal_table *table, uint32_t *begin, uint32_t *end, uint32_t offset, uint8_t byte);
 /* Sorts; removes what is there twice. */
 void literals_sort(struct literal_table *table);
 /* The one text by which a value is written: no whitespace, characters as themselves. */

@@ -2,13 +2,13 @@
 
 #include "base/assert.h"
 
-enum status json_answers_open(struct json_answers *answers, const char *schema, size_t length,
-                              const char *name, struct error *error) {
+enum status json_answers_open(struct json_answers *answers, const char *schema, size_t length, const char *name,
+                              struct error *error) {
     return json_schema_compile(&answers->schema, schema, length, name, error);
 }
 
-enum status json_answers_mask(struct json_answers *answers, const struct tokenizer *tokenizer,
-                              struct sampler *sampler, struct error *error) {
+enum status json_answers_mask(struct json_answers *answers, const struct tokenizer *tokenizer, struct sampler *sampler,
+                              struct error *error) {
     if (answers->schema == NULL) return STATUS_OK;
     ASSERT(answers->mask_count < ENGINE_SEQUENCES_MAX);
     if (answers->trie == NULL) TRY(token_trie_create(&answers->trie, tokenizer, error));

@@ -12,8 +12,8 @@ static bool is_complete(void *context) { return json_matcher_is_complete(context
 
 static void destroy(void *context) { json_matcher_destroy(context); }
 
-enum status json_mask_create(struct logit_mask *mask, const struct json_schema *schema,
-                             const struct token_trie *trie, struct error *error) {
+enum status json_mask_create(struct logit_mask *mask, const struct json_schema *schema, const struct token_trie *trie,
+                             struct error *error) {
     struct json_matcher *matcher;
     *mask = (struct logit_mask){0};
     TRY(json_matcher_create(&matcher, schema, trie, error));

@@ -5,5 +5,5 @@
 #include "grammar/json_matcher.h"
 
 /* mask->destroy frees the matcher; schema and trie must live longer. */
-enum status json_mask_create(struct logit_mask *mask, const struct json_schema *schema,
-                             const struct token_trie *trie, struct error *error) STATUS_CHECKED;
+enum status json_mask_create(struct logit_mask *mask, const struct json_schema *schema, const struct token_trie *trie,
+                             struct error *error) STATUS_CHECKED;

@@ -22,14 +22,13 @@ struct json_matcher {
     struct thread_set levels[TOKEN_BYTES_MAX + 1];    /* of a walk: after so many bytes */
     const struct thread_set *at[TOKEN_BYTES_MAX + 1]; /* where they are: in levels, or of a closed string */
     bool is_outside[TOKEN_BYTES_MAX + 1];             /* at: no thread is in a text, a key or a literal */
-    struct thread_set group, closed;     /* of strings that read alike; behind their closing quote */
-    uint32_t marks[TOKEN_BYTES_MAX + 1]; /* enclosures that a level needs */
-    struct thread *level_threads;        /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
-    uint32_t *level_hashes;              /* owned, likewise */
-    struct enclosures spare;             /* [KEPT_MAX] */
-    uint64_t *allowed;                   /* owned, a bit for each token */
-    uint32_t least,
-        most; /* characters that the string may still have, while the rests of closing tokens are walked */
+    struct thread_set group, closed;                  /* of strings that read alike; behind their closing quote */
+    uint32_t marks[TOKEN_BYTES_MAX + 1];              /* enclosures that a level needs */
+    struct thread *level_threads;                     /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
+    uint32_t *level_hashes;                           /* owned, likewise */
+    struct enclosures spare;                          /* [KEPT_MAX] */
+    uint64_t *allowed;                                /* owned, a bit for each token */
+    uint32_t least, most; /* characters that the string may still have, while the rests of closing tokens are walked */
 };
 
 enum status json_matcher_create(struct json_matcher **matcher, const struct json_schema *schema,
@@ -43,10 +42,9 @@ enum status json_matcher_create(struct json_matcher **matcher, const struct json
     made->level_threads = calloc(level_items, sizeof *made->level_threads);
     made->level_hashes = calloc(level_items, sizeof *made->level_hashes);
     made->allowed = calloc(trie->word_count, sizeof *made->allowed);
-    const bool has_enclosures = enclosures_init(&made->stepper.enclosures, KEPT_MAX + ADDED_MAX) &&
-                                enclosures_init(&made->spare, KEPT_MAX);
-    if (made->level_threads == NULL || made->level_hashes == NULL || made->allowed == NULL ||
-        !has_enclosures) {
+    const bool has_enclosures =
+        enclosures_init(&made->stepper.enclosures, KEPT_MAX + ADDED_MAX) && enclosures_init(&made->spare, KEPT_MAX);
+    if (made->level_threads == NULL || made->level_hashes == NULL || made->allowed == NULL || !has_enclosures) {
         json_matcher_destroy(made);
         return error_set(error, STATUS_MEMORY, "no memory for the answer's form");
     }
@@ -54,8 +52,7 @@ enum status json_matcher_create(struct json_matcher **matcher, const struct json
         struct thread_set *set = i <= TOKEN_BYTES_MAX       ? &made->levels[i]
                                  : i == TOKEN_BYTES_MAX + 1 ? &made->group
                                                             : &made->closed;
-        *set = (struct thread_set){made->level_threads + i * THREADS_MAX,
-                                   made->level_hashes + i * THREADS_MAX, 0};
+        *set = (struct thread_set){made->level_threads + i * THREADS_MAX, made->level_hashes + i * THREADS_MAX, 0};
     }
     json_matcher_reset(made);
     *matcher = made;
@@ -98,8 +95,7 @@ static bool take_group(struct json_matcher *m, uint8_t group, struct thread_set 
     return set->count > 0;
 }
 
-static void step_set(struct json_matcher *m, const struct thread_set *from, uint8_t byte,
-                     struct thread_set *to) {
+static void step_set(struct json_matcher *m, const struct thread_set *from, uint8_t byte, struct thread_set *to) {
     to->count = 0;
     for (uint32_t i = 0; i < from->count; i++) thread_step(&m->stepper, &from->items[i], byte, to);
 }
@@ -150,8 +146,7 @@ static void walk_string(struct json_matcher *m, const struct trie_tree *tree, si
     for (size_t i = begin; i < end;) {
         const struct trie_node *node = &tree->nodes[i];
         struct text_state state = states[node->depth];
-        const enum text_step step =
-            is_spent(m, node) ? TEXT_WRONG : text_step(&m->stepper, text, &state, node->byte);
+        const enum text_step step = is_spent(m, node) ? TEXT_WRONG : text_step(&m->stepper, text, &state, node->byte);
         m->stepper.work += ++nodes % 8 == 0; /* it takes that much less than a thread */
         if (step == TEXT_WRONG) {
             i = node->skip;
@@ -168,8 +163,7 @@ static void walk_string(struct json_matcher *m, const struct trie_tree *tree, si
 }
 
 /* What several strings that read alike are behind their closing quote. */
-static void close_strings(struct json_matcher *m, const struct thread_set *strings,
-                          struct thread_set *closed) {
+static void close_strings(struct json_matcher *m, const struct thread_set *strings, struct thread_set *closed) {
     closed->count = 0;
     for (uint32_t i = 0; i < strings->count; i++) thread_close_text(&m->stepper, &strings->items[i], closed);
 }
@@ -296,8 +290,7 @@ static void compact(struct json_matcher *m) {
     enclosures_cut(&m->stepper.enclosures, 0);
     for (uint32_t i = 0; i < m->spare.count; i++) {
         const struct enclosure *kept = &m->spare.items[i];
-        const uint32_t index =
-            enclosures_intern(&m->stepper.enclosures, kept->outer, kept->form, kept->count);
+        const uint32_t index = enclosures_intern(&m->stepper.enclosures, kept->outer, kept->form, kept->count);
         ASSERT(index == i);
     }
 }

@@ -33,8 +33,7 @@ enum status json_matcher_mask(struct json_matcher *matcher, float *logits, size_
 /* What the last mask took. */
 uint64_t json_matcher_work(const struct json_matcher *matcher);
 /* Continues with a token.  An end token changes nothing.  STATUS_FAILED: it could not come next; nothing changed. */
-enum status json_matcher_accept(struct json_matcher *matcher, token_id id, struct error *error)
-    STATUS_CHECKED;
+enum status json_matcher_accept(struct json_matcher *matcher, token_id id, struct error *error) STATUS_CHECKED;
 
 /* The answer so far is a whole value; more may follow ("1" may become "12"). */
 bool json_matcher_may_end(const struct json_matcher *matcher);

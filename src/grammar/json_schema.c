@@ -33,8 +33,7 @@ static enum status build(struct builder *b, struct error *error) {
     for (uint32_t i = 0; i < b->site_count; i++) TRY(builder_read(b, i, error)); /* the list grows */
     TRY(builder_resolve(b, error));
     if (b->schema->places[b->schema->root].height >= HEIGHT_IMPOSSIBLE)
-        return builder_refuse(b, b->schema->root, error,
-                              "no value satisfies it, or only one nested deeper than %d",
+        return builder_refuse(b, b->schema->root, error, "no value satisfies it, or only one nested deeper than %d",
                               JSON_OUTPUT_DEPTH_MAX);
     if (b->schema->places[b->schema->root].shortest > JSON_OUTPUT_BYTES_MAX)
         return builder_refuse(b, b->schema->root, error, "its shortest value has more than %d bytes",
@@ -42,8 +41,7 @@ static enum status build(struct builder *b, struct error *error) {
     return STATUS_OK;
 }
 
-static enum status create(struct json_schema **schema, const json_t *root, const char *name,
-                          struct error *error) {
+static enum status create(struct json_schema **schema, const json_t *root, const char *name, struct error *error) {
     struct json_schema *made = calloc(1, sizeof *made);
     if (made == NULL) return builder_no_memory(error);
     arena_init(&made->arena);
@@ -57,8 +55,8 @@ static enum status create(struct json_schema **schema, const json_t *root, const
     return status;
 }
 
-enum status json_schema_compile(struct json_schema **schema, const char *text, size_t length,
-                                const char *name, struct error *error) {
+enum status json_schema_compile(struct json_schema **schema, const char *text, size_t length, const char *name,
+                                struct error *error) {
     json_t *root;
     *schema = NULL;
     if (length > JSON_SCHEMA_BYTES_MAX)

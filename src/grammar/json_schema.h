@@ -29,8 +29,8 @@ enum {
 struct json_schema; /* immutable: any number of threads */
 
 /* text[length]; name is for messages.  STATUS_USAGE: not JSON, an unknown keyword, or nothing can satisfy it. */
-enum status json_schema_compile(struct json_schema **schema, const char *text, size_t length,
-                                const char *name, struct error *error) STATUS_CHECKED;
+enum status json_schema_compile(struct json_schema **schema, const char *text, size_t length, const char *name,
+                                struct error *error) STATUS_CHECKED;
 /* Any JSON object. */
 enum status json_schema_any_object(struct json_schema **schema, struct error *error) STATUS_CHECKED;
 void json_schema_destroy(struct json_schema *schema); /* NULL allowed */

@@ -43,11 +43,10 @@ static bool is_listed(const struct reader *r, const json_t *value) {
 }
 
 /* *has_values: there is an enum or const. */
-static enum status read_values(const struct reader *r, unsigned allowed, bool *has_values,
-                               struct error *error) {
-    static const char *const of_containers[] = {
-        "properties", "patternProperties", "propertyNames", "minProperties", "maxProperties", "required",
-        "items",      "prefixItems",       "minItems",      "maxItems",      "uniqueItems"};
+static enum status read_values(const struct reader *r, unsigned allowed, bool *has_values, struct error *error) {
+    static const char *const of_containers[] = {"properties",    "patternProperties", "propertyNames", "minProperties",
+                                                "maxProperties", "required",          "items",         "prefixItems",
+                                                "minItems",      "maxItems",          "uniqueItems"};
     const uint32_t first_list = reader_find(r, 0, "enum"), first_only = reader_find(r, 0, "const");
     *has_values = first_list < r->count || first_only < r->count;
     if (!*has_values) return STATUS_OK;
@@ -56,8 +55,8 @@ static enum status read_values(const struct reader *r, unsigned allowed, bool *h
             return builder_refuse(r->builder, r->place, error, "enum: expected a list");
     for (size_t k = 0; k < sizeof of_containers / sizeof *of_containers; k++)
         if (reader_find(r, 0, of_containers[k]) < r->count)
-            return builder_refuse(r->builder, r->place, error,
-                                  "enum and const beside \"%s\" are not supported", of_containers[k]);
+            return builder_refuse(r->builder, r->place, error, "enum and const beside \"%s\" are not supported",
+                                  of_containers[k]);
     const json_t *list = first_list < r->count ? reader_get(r, first_list, "enum") : NULL,
                  *only = first_only < r->count ? reader_get(r, first_only, "const") : NULL;
     const size_t listed = only != NULL ? 1 : json_array_size(list);
@@ -180,8 +179,7 @@ static bool says_nothing(const struct reader *r) {
 enum status builder_read(struct builder *builder, uint32_t place, struct error *error) {
     struct reader r = {.builder = builder, .place = place, .count = builder->sites[place].part_count};
     bool is_done;
-    if (r.count > 0)
-        memcpy(r.parts, builder->parts + builder->sites[place].part_begin, r.count * sizeof *r.parts);
+    if (r.count > 0) memcpy(r.parts, builder->parts + builder->sites[place].part_begin, r.count * sizeof *r.parts);
     if (place == builder->any) return add_any(&r, error);
     TRY(reader_refer(&r, &is_done, error));
     if (is_done) return STATUS_OK;

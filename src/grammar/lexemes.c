@@ -118,8 +118,7 @@ enum number_state number_next(enum number_state state, uint32_t *digits, uint8_t
     case NUMBER_INTEGER:
         if (is_digit) return count_digit(digits, INTEGER_DIGITS_MAX, NUMBER_INTEGER);
         return after_integer(digits, byte, only_integer);
-    case NUMBER_POINT:
-        return is_digit ? count_digit(digits, FRACTION_DIGITS_MAX, NUMBER_FRACTION) : NUMBER_WRONG;
+    case NUMBER_POINT: return is_digit ? count_digit(digits, FRACTION_DIGITS_MAX, NUMBER_FRACTION) : NUMBER_WRONG;
     case NUMBER_FRACTION:
         if (is_digit) return count_digit(digits, FRACTION_DIGITS_MAX, NUMBER_FRACTION);
         *digits = 0;
@@ -128,16 +127,14 @@ enum number_state number_next(enum number_state state, uint32_t *digits, uint8_t
         if (byte == '+' || byte == '-') return NUMBER_SIGN;
         __attribute__((fallthrough));
     case NUMBER_SIGN:
-    case NUMBER_EXPONENT:
-        return is_digit ? count_digit(digits, EXPONENT_DIGITS_MAX, NUMBER_EXPONENT) : NUMBER_WRONG;
+    case NUMBER_EXPONENT: return is_digit ? count_digit(digits, EXPONENT_DIGITS_MAX, NUMBER_EXPONENT) : NUMBER_WRONG;
     case NUMBER_WRONG: break;
     }
     return NUMBER_WRONG;
 }
 
 bool number_is_complete(enum number_state state) {
-    return state == NUMBER_ZERO || state == NUMBER_INTEGER || state == NUMBER_FRACTION ||
-           state == NUMBER_EXPONENT;
+    return state == NUMBER_ZERO || state == NUMBER_INTEGER || state == NUMBER_FRACTION || state == NUMBER_EXPONENT;
 }
 
 uint8_t space_next(uint8_t state, uint8_t byte) {

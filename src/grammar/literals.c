@@ -19,8 +19,7 @@ static uint32_t lower_bound(const struct literal_table *table, uint32_t low, uin
     return low;
 }
 
-bool literals_narrow(const struct literal_table *table, uint32_t *begin, uint32_t *end, uint32_t offset,
-                     uint8_t byte) {
+bool literals_narrow(const struct literal_table *table, uint32_t *begin, uint32_t *end, uint32_t offset, uint8_t byte) {
     uint32_t low = *begin;
     if (low < *end && table->items[low].length <= offset) low++; /* it ends here; there is one at most */
     *begin = lower_bound(table, low, *end, offset, byte);
@@ -75,22 +74,19 @@ uint32_t json_height(const json_t *value) {
     if (json_is_array(value)) {
         json_array_foreach(value, i, item) highest = (uint32_t)max_size(highest, json_height(item));
     } else if (json_is_object(value)) {
-        json_object_foreach((json_t *)value, key, item) highest =
-            (uint32_t)max_size(highest, json_height(item));
+        json_object_foreach((json_t *)value, key, item) highest = (uint32_t)max_size(highest, json_height(item));
     } else {
         return 0;
     }
     return highest + 1;
 }
 
-enum status literal_of(struct arena *arena, const json_t *value, struct literal *literal,
-                       struct error *error) {
+enum status literal_of(struct arena *arena, const json_t *value, struct literal *literal, struct error *error) {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(precision_of(value)));
     if (text == NULL) return error_set(error, STATUS_MEMORY, "no memory for a value of the schema");
     const size_t length = strlen(text);
     literal->bytes = (const uint8_t *)arena_text(arena, text, length);
     literal->length = (uint32_t)length;
     free(text);
-    return literal->bytes != NULL ? STATUS_OK
-                                  : error_set(error, STATUS_MEMORY, "no memory for a value of the schema");
+    return literal->bytes != NULL ? STATUS_OK : error_set(error, STATUS_MEMORY, "no memory for a value of the schema");
 }

@@ -55,17 +55,7 @@ enum { AT_BEGIN, AT_SIGN, AT_ZERO, AT_WHOLE, AT_POINT, AT_FRACTION };
 enum { LESS, EQUAL, GREATER };
 /* COUNT: whole digits; FRACTION: digits behind the point; LOW, HIGH: magnitudes compared with those of the bounds, as
  * far as both go; NOT_ZERO: some digit is not; REST: of the digits so far, divided by the step. */
-enum {
-    KEY_PLACE,
-    KEY_NEGATIVE,
-    KEY_COUNT,
-    KEY_FRACTION,
-    KEY_LOW,
-    KEY_HIGH,
-    KEY_NOT_ZERO,
-    KEY_REST,
-    KEY_WORDS
-};
+enum { KEY_PLACE, KEY_NEGATIVE, KEY_COUNT, KEY_FRACTION, KEY_LOW, KEY_HIGH, KEY_NOT_ZERO, KEY_REST, KEY_WORDS };
 
 static uint32_t compare_digit(uint32_t so_far, const struct decimal *bound, uint32_t index, uint32_t end,
                               uint8_t digit) {
@@ -97,8 +87,7 @@ static void add_digit(const struct number_rules *r, uint32_t *key, bool is_fract
 static void end_whole(const struct number_rules *r, uint32_t *key) {
     const bool is_zero = key[KEY_PLACE] == AT_ZERO;
     if (r->low.is_there) key[KEY_LOW] = compare_whole(key[KEY_LOW], &r->low.value, key[KEY_COUNT], is_zero);
-    if (r->high.is_there)
-        key[KEY_HIGH] = compare_whole(key[KEY_HIGH], &r->high.value, key[KEY_COUNT], is_zero);
+    if (r->high.is_there) key[KEY_HIGH] = compare_whole(key[KEY_HIGH], &r->high.value, key[KEY_COUNT], is_zero);
 }
 
 static bool step(const void *context, const uint32_t *key, uint8_t byte, uint32_t *next, uint64_t *work) {
@@ -115,8 +104,7 @@ static bool step(const void *context, const uint32_t *key, uint8_t byte, uint32_
     }
     if (byte == '.') {
         const uint32_t most = r->step != 0 ? r->step_fraction : FRACTION_MAX;
-        if (r->only_integer || (place != AT_ZERO && place != AT_WHOLE) || most == 0 ||
-            key[KEY_COUNT] >= DIGITS_MAX)
+        if (r->only_integer || (place != AT_ZERO && place != AT_WHOLE) || most == 0 || key[KEY_COUNT] >= DIGITS_MAX)
             return false;
         end_whole(r, next);
         next[KEY_PLACE] = AT_POINT;
@@ -185,8 +173,8 @@ static bool accepts(const void *context, const uint32_t *key) {
     return rest == 0;
 }
 
-enum status number_rules_compile(const struct number_rules *rules, struct arena *arena,
-                                 struct automaton **automaton, uint64_t *work, struct error *error) {
+enum status number_rules_compile(const struct number_rules *rules, struct arena *arena, struct automaton **automaton,
+                                 uint64_t *work, struct error *error) {
     struct explorer explorer = {
         .context = rules, .key_words = KEY_WORDS, .step = step, .accepts = accepts, .work = work};
     const uint32_t first[KEY_WORDS] = {[KEY_LOW] = EQUAL, [KEY_HIGH] = EQUAL};

@@ -33,6 +33,5 @@ struct number_rules {
 /* false: it is so small or large that its digits do not fit. */
 bool decimal_read(struct decimal *decimal, const json_t *number);
 /* *automaton NULL: no number is like that.  STATUS_FULL: too many states.  work: struct explorer. */
-enum status number_rules_compile(const struct number_rules *rules, struct arena *arena,
-                                 struct automaton **automaton, uint64_t *work, struct error *error)
-    STATUS_CHECKED;
+enum status number_rules_compile(const struct number_rules *rules, struct arena *arena, struct automaton **automaton,
+                                 uint64_t *work, struct error *error) STATUS_CHECKED;

@@ -65,9 +65,8 @@ static enum status read_properties(struct object_reader *o, uint32_t part, struc
     if (properties != NULL && !json_is_object(properties))
         return builder_refuse(r->builder, r->place, error, "properties: expected an object");
     TRY(builder_work(r->builder, r->place, 32 * json_object_size(properties) * r->count, error));
-    json_object_foreach((json_t *)properties, name,
-                        value) if (json_object_set_new(o->listed, name, json_true()) !=
-                                   0) return builder_no_memory(error);
+    json_object_foreach((json_t *)properties, name, value) if (json_object_set_new(o->listed, name, json_true()) !=
+                                                               0) return builder_no_memory(error);
     for (uint32_t i = part + 1; i < r->count; i++)
         if (r->parts[i].from == part) TRY(read_properties(o, i, error));
     return STATUS_OK;
@@ -89,8 +88,8 @@ static enum status read_listed(struct object_reader *o, struct error *error) {
 }
 
 /* The automaton of a key. */
-static enum status key_automaton(const struct reader *r, struct text_rules *rules,
-                                 struct automaton **automaton, struct error *error) {
+static enum status key_automaton(const struct reader *r, struct text_rules *rules, struct automaton **automaton,
+                                 struct error *error) {
     struct error reason;
     enum status status = STATUS_OK;
     if (rules->pattern_count == 0) status = text_rules_add_pattern(rules, "", 0, &reason);
@@ -103,23 +102,20 @@ static enum status key_automaton(const struct reader *r, struct text_rules *rule
 static enum status read_names(struct object_reader *o, struct error *error) {
     struct reader names = {.builder = o->reader->builder, .place = o->reader->place};
     const struct reader *r = o->reader;
-    for (uint32_t i = reader_find(r, 0, "propertyNames"); i < r->count;
-         i = reader_find(r, i + 1, "propertyNames"))
+    for (uint32_t i = reader_find(r, 0, "propertyNames"); i < r->count; i = reader_find(r, i + 1, "propertyNames"))
         TRY(reader_add(&names, reader_get(r, i, "propertyNames"), names.count, error));
     if (names.count == 0) return STATUS_OK;
     TRY(reader_expand(&names, error));
     if (reader_find(&names, 0, "anyOf") < names.count || reader_find(&names, 0, "oneOf") < names.count ||
         reader_find(&names, 0, "const") < names.count)
-        return builder_refuse(r->builder, r->place, error,
-                              "propertyNames: anyOf, oneOf and const are not supported");
+        return builder_refuse(r->builder, r->place, error, "propertyNames: anyOf, oneOf and const are not supported");
     o->has_names = true;
     const uint32_t list = reader_find(&names, 0, "enum");
     if (list < names.count) {
         o->listed_names = reader_get(&names, list, "enum");
         o->is_closed = true;
         if (reader_find(&names, list + 1, "enum") < names.count)
-            return builder_refuse(r->builder, r->place, error,
-                                  "propertyNames: more than one enum is not supported");
+            return builder_refuse(r->builder, r->place, error, "propertyNames: more than one enum is not supported");
     }
     struct text_rules rules = {.length_max = UINT32_MAX};
     enum status status = strings_read(&names, &rules, error);
@@ -137,8 +133,7 @@ static enum status read_patterns(struct object_reader *o, struct error *error) {
         json_object_foreach((json_t *)reader_get(r, i, "patternProperties"), text, schema) {
             struct key_patterns *p = &o->patterns;
             if (p->count == KEY_PATTERNS_MAX)
-                return builder_refuse(r->builder, r->place, error, "patternProperties: more than %d",
-                                      KEY_PATTERNS_MAX);
+                return builder_refuse(r->builder, r->place, error, "patternProperties: more than %d", KEY_PATTERNS_MAX);
             struct text_rules rules = {.length_max = UINT32_MAX};
             enum status status = text_rules_add_pattern(&rules, text, strlen(text), &reason);
             if (status != STATUS_OK)
@@ -157,8 +152,8 @@ static enum status read_patterns(struct object_reader *o, struct error *error) {
 
 /* What the value at a key must meet: of each part its property, the patterns that the key matches, or else
  * additionalProperties.  key NULL: one that is not listed, of pattern `only`; SIZE_MAX: of none. */
-static enum status value_parts(const struct object_reader *o, const char *name, const struct literal *key,
-                               size_t only, struct reader *value, struct error *error) {
+static enum status value_parts(const struct object_reader *o, const char *name, const struct literal *key, size_t only,
+                               struct reader *value, struct error *error) {
     const struct reader *r = o->reader;
     *value = (struct reader){.builder = r->builder, .place = r->place};
     for (uint32_t i = 0; i < r->count; i++) {
@@ -168,9 +163,8 @@ static enum status value_parts(const struct object_reader *o, const char *name, 
         if (own != NULL) TRY(reader_add(value, own, value->count, error));
         for (size_t p = 0; p < o->patterns.count; p++) {
             const struct automaton *pattern = o->patterns.items[p].automaton;
-            const bool matches = key == NULL
-                                     ? p == only
-                                     : pattern != NULL && automaton_accepts(pattern, key->bytes, key->length);
+            const bool matches =
+                key == NULL ? p == only : pattern != NULL && automaton_accepts(pattern, key->bytes, key->length);
             if (o->patterns.items[p].part != i || !matches) continue;
             TRY(reader_add(value, o->patterns.items[p].schema, value->count, error));
             is_known = true;
@@ -180,13 +174,11 @@ static enum status value_parts(const struct object_reader *o, const char *name, 
     return STATUS_OK;
 }
 
-static enum status value_place(const struct object_reader *o, const char *name, const struct literal *key,
-                               size_t only, uint32_t *place, struct error *error) {
+static enum status value_place(const struct object_reader *o, const char *name, const struct literal *key, size_t only,
+                               uint32_t *place, struct error *error) {
     struct reader value;
     TRY(value_parts(o, name, key, only, &value, error));
-    const char *keyword = key != NULL        ? "properties"
-                          : only != SIZE_MAX ? "patternProperties"
-                                             : "additionalProperties";
+    const char *keyword = key != NULL ? "properties" : only != SIZE_MAX ? "patternProperties" : "additionalProperties";
     const struct site site = {.keyword = keyword, .name = name, .index = SIZE_MAX};
     return reader_place(o->reader, &value, site, place, error);
 }
@@ -203,8 +195,7 @@ static enum status add_property(const struct object_reader *o, struct form *form
     json_decref(text);
     TRY(status);
     const bool is_required = json_object_get(o->required, name) != NULL;
-    bool is_allowed =
-        !o->has_names || (o->names != NULL && automaton_accepts(o->names, key->bytes, key->length));
+    bool is_allowed = !o->has_names || (o->names != NULL && automaton_accepts(o->names, key->bytes, key->length));
     if (o->listed_names != NULL) {
         bool is_listed = false;
         for (size_t i = 0; i < json_array_size(o->listed_names) && !is_listed; i++)
@@ -212,8 +203,7 @@ static enum status add_property(const struct object_reader *o, struct form *form
         is_allowed = is_allowed && is_listed;
     }
     if (!is_allowed && is_required)
-        return builder_refuse(r->builder, r->place, error,
-                              "required: \"%.80s\" is not allowed by propertyNames", name);
+        return builder_refuse(r->builder, r->place, error, "required: \"%.80s\" is not allowed by propertyNames", name);
     if (!is_allowed) return STATUS_OK;
     uint32_t place; /* whose name outlives the list of this reader */
     const char *kept = arena_text(&r->builder->schema->arena, name, strlen(name));
@@ -246,8 +236,7 @@ static enum status check_required(const struct object_reader *o, struct error *e
     json_object_foreach(
         o->required, name,
         ignored) for (uint32_t i = 0; i < r->count;
-                      i++) if (json_is_false(reader_get(r, i, "additionalProperties")) &&
-                               o->patterns.count == 0 &&
+                      i++) if (json_is_false(reader_get(r, i, "additionalProperties")) && o->patterns.count == 0 &&
                                json_object_get(reader_get(r, i, "properties"), name) ==
                                    NULL) return builder_refuse(r->builder, r->place, error,
                                                                "required: \"%.80s\" is not in properties, "
@@ -263,8 +252,7 @@ static enum status read_form(struct object_reader *o, struct form *form, struct 
     for (uint32_t i = reader_find(r, 0, "unevaluatedProperties"); i < r->count;
          i = reader_find(r, i + 1, "unevaluatedProperties")) {
         if (!json_is_boolean(reader_get(r, i, "unevaluatedProperties")))
-            return builder_refuse(r->builder, r->place, error,
-                                  "unevaluatedProperties: a schema is not supported");
+            return builder_refuse(r->builder, r->place, error, "unevaluatedProperties: a schema is not supported");
         o->is_closed = o->is_closed || json_is_false(reader_get(r, i, "unevaluatedProperties"));
     }
     TRY(read_names(o, error));
@@ -275,9 +263,8 @@ static enum status read_form(struct object_reader *o, struct form *form, struct 
     TRY(read_count(r, "maxProperties", false, &most, error));
     const size_t listed = json_object_size(o->listed), required = json_object_size(o->required);
     if (form->item_min > max_size(1, required))
-        return builder_refuse(
-            r->builder, r->place, error,
-            "minProperties: more than 1, and than those that are required, is not supported");
+        return builder_refuse(r->builder, r->place, error,
+                              "minProperties: more than 1, and than those that are required, is not supported");
     form->item_max = most;
     if (listed == 0 && !o->is_closed) {
         form->kind = FORM_MAP;
@@ -286,8 +273,7 @@ static enum status read_form(struct object_reader *o, struct form *form, struct 
             return builder_refuse(r->builder, r->place, error,
                                   "patternProperties: several, or beside propertyNames, are not supported");
         if (o->patterns.count == 1) form->text = o->patterns.items[0].automaton;
-        if (form->text == NULL && (o->has_names || o->patterns.count > 0))
-            form->item_max = 0; /* no key is like that */
+        if (form->text == NULL && (o->has_names || o->patterns.count > 0)) form->item_max = 0; /* no key is like that */
         return value_place(o, NULL, NULL, o->patterns.count == 1 ? 0 : SIZE_MAX, &form->place, error);
     }
     form->kind = FORM_OBJECT;
@@ -303,8 +289,7 @@ static enum status read_form(struct object_reader *o, struct form *form, struct 
 
 enum status object_read(const struct reader *r, struct form *form, struct error *error) {
     struct object_reader o = {.reader = r, .required = json_object(), .listed = json_object()};
-    enum status status =
-        o.required != NULL && o.listed != NULL ? read_form(&o, form, error) : builder_no_memory(error);
+    enum status status = o.required != NULL && o.listed != NULL ? read_form(&o, form, error) : builder_no_memory(error);
     json_decref(o.required);
     json_decref(o.listed);
     return status;

@@ -11,8 +11,8 @@ void pattern_deinit(struct pattern *p) {
     free(p->states);
 }
 
-enum status pattern_add(struct pattern *p, enum pattern_kind kind, uint32_t next, uint32_t other,
-                        uint32_t *state, struct error *error) {
+enum status pattern_add(struct pattern *p, enum pattern_kind kind, uint32_t next, uint32_t other, uint32_t *state,
+                        struct error *error) {
     if (p->count == PATTERN_STATES_MAX)
         return error_set(error, STATUS_USAGE, "more than %d states", PATTERN_STATES_MAX);
     if (p->count == p->capacity) {
@@ -28,7 +28,7 @@ enum status pattern_add(struct pattern *p, enum pattern_kind kind, uint32_t next
 }
 
 static enum status add_edge(struct pattern *p, uint32_t from, uint8_t low, uint8_t high, uint32_t to,
-                             struct error *error) {
+                            struct error *error) {
     struct pattern_state *state = &p->states[from];
     struct pattern_edge *grown = realloc(state->edges, (state->edge_count + 1) * sizeof *grown);
     if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for a pattern");
@@ -58,8 +58,8 @@ static size_t encode(uint32_t c, uint8_t bytes[4]) {
 }
 
 /* Characters that differ in their last bytes alone, which are any. */
-static enum status add_sequence(struct pattern *p, uint32_t from, uint32_t low, uint32_t high,
-                                uint32_t tails[4], struct error *error) {
+static enum status add_sequence(struct pattern *p, uint32_t from, uint32_t low, uint32_t high, uint32_t tails[4],
+                                struct error *error) {
     uint8_t first[4], last[4];
     const size_t length = encode(low, first);
     (void)encode(high, last);
@@ -106,8 +106,7 @@ struct escapes {
 };
 
 /* \" \\ and the control characters. */
-static enum status add_escape(struct pattern *p, struct escapes *made, uint32_t c, uint32_t to,
-                              struct error *error) {
+static enum status add_escape(struct pattern *p, struct escapes *made, uint32_t c, uint32_t to, struct error *error) {
     static const char letters[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     static const char digits[] = "0123456789ABCDEF";
     if (made->escape == UINT32_MAX) {
@@ -131,8 +130,8 @@ static enum status add_escape(struct pattern *p, struct escapes *made, uint32_t 
     return add_edge(p, digit, (uint8_t)digits[c & 15], (uint8_t)digits[c & 15], to, error);
 }
 
-enum status pattern_add_characters(struct pattern *p, const struct character_range *ranges, size_t count,
-                                   uint32_t to, uint32_t *from, struct error *error) {
+enum status pattern_add_characters(struct pattern *p, const struct character_range *ranges, size_t count, uint32_t to,
+                                   uint32_t *from, struct error *error) {
     uint32_t tails[4] = {to, UINT32_MAX, UINT32_MAX, UINT32_MAX};
     TRY(pattern_add(p, PATTERN_EDGES, 0, 0, from, error));
     struct escapes made = {.from = *from, .escape = UINT32_MAX, .zeros = UINT32_MAX};
@@ -194,8 +193,7 @@ void pattern_begin(const struct pattern *p, uint32_t *set) {
     add_closed(p, set, p->first, true, false);
 }
 
-bool pattern_step(const struct pattern *p, const uint32_t *set, uint8_t byte, uint32_t *next,
-                  uint64_t *work) {
+bool pattern_step(const struct pattern *p, const uint32_t *set, uint8_t byte, uint32_t *next, uint64_t *work) {
     const size_t words = pattern_words(p);
     bool any = false;
     memset(next, 0, words * sizeof *next);
@@ -218,8 +216,7 @@ bool pattern_ends(const struct pattern *p, const uint32_t *set) {
     if (has(set, p->match)) return true;
     memcpy(whole, set, pattern_words(p) * sizeof *whole);
     for (uint32_t i = 0; i < p->count; i++)
-        if (p->states[i].kind == PATTERN_END && has(set, i))
-            add_closed(p, whole, p->states[i].next, false, true);
+        if (p->states[i].kind == PATTERN_END && has(set, i)) add_closed(p, whole, p->states[i].next, false, true);
     return has(whole, p->match);
 }
 

@@ -24,16 +24,14 @@ struct pattern {
 };
 
 /* Of a text anywhere in which the expression matches.  STATUS_USAGE: why it is not understood. */
-enum status pattern_read(struct pattern *pattern, const char *text, size_t length, struct error *error)
-    STATUS_CHECKED;
+enum status pattern_read(struct pattern *pattern, const char *text, size_t length, struct error *error) STATUS_CHECKED;
 void pattern_deinit(struct pattern *pattern);
 
 /* Sets of states as bits: [pattern_words]. */
 size_t pattern_words(const struct pattern *pattern);
 void pattern_begin(const struct pattern *pattern, uint32_t *set);
 /* False: none is left. */
-bool pattern_step(const struct pattern *pattern, const uint32_t *set, uint8_t byte, uint32_t *next,
-                  uint64_t *work);
+bool pattern_step(const struct pattern *pattern, const uint32_t *set, uint8_t byte, uint32_t *next, uint64_t *work);
 bool pattern_ends(const struct pattern *pattern, const uint32_t *set);
 /* Marks the bytes that begin a class: those of one class lead alike. */
 void pattern_mark_classes(const struct pattern *pattern, bool begins[257]);

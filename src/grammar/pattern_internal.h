@@ -27,9 +27,8 @@ struct character_range {
     uint32_t low, high; /* the last one, too */
 };
 
-enum status pattern_add(struct pattern *pattern, enum pattern_kind kind, uint32_t next, uint32_t other,
-                        uint32_t *state, struct error *error) STATUS_CHECKED;
+enum status pattern_add(struct pattern *pattern, enum pattern_kind kind, uint32_t next, uint32_t other, uint32_t *state,
+                        struct error *error) STATUS_CHECKED;
 /* One character of these ranges, which do not overlap, leads to state `to`. */
-enum status pattern_add_characters(struct pattern *pattern, const struct character_range *ranges,
-                                   size_t count, uint32_t to, uint32_t *from, struct error *error)
-    STATUS_CHECKED;
+enum status pattern_add_characters(struct pattern *pattern, const struct character_range *ranges, size_t count,
+                                   uint32_t to, uint32_t *from, struct error *error) STATUS_CHECKED;

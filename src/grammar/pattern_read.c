@@ -29,16 +29,16 @@ struct reader {
     struct error *error;
 };
 
-static const struct character_range
-    digits[] = {{'0', '9'}},
-    words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}, blanks[] = {{'\t', '\r'}, {' ', ' '}},
-    /* what one of the two languages takes for such */
+static const struct character_range digits[] = {{'0', '9'}}, words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                                    blanks[] = {{'\t', '\r'}, {' ', ' '}},
+                                    /* what one of the two languages takes for such */
     some_digits[] = {{'0', '9'}, {0x300, 0x10FFFF}},
-    some_words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, 0x10FFFF}},
-    some_blanks[] = {{'\t', '\r'},     {0x1C, ' '},      {0x85, 0x85},     {0xA0, 0xA0},
-                     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200F}, {0x2028, 0x202F},
-                     {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}},
-    line_ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+                                    some_words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, 0x10FFFF}},
+                                    some_blanks[] = {{'\t', '\r'},     {0x1C, ' '},      {0x85, 0x85},
+                                                     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E},
+                                                     {0x2000, 0x200F}, {0x2028, 0x202F}, {0x205F, 0x205F},
+                                                     {0x3000, 0x3000}, {0xFEFF, 0xFEFF}},
+                                    line_ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 static enum status wrong(const struct reader *r, const char *what) {
     return error_set(r->error, STATUS_USAGE, "%s", what);
@@ -128,10 +128,7 @@ static enum status add_kind(struct reader *r, char letter, bool wide) {
 /* The text is UTF-8. */
 static uint32_t next_character(struct reader *r) {
     const uint8_t first = (uint8_t)*r->at++;
-    uint32_t c = first < 0x80   ? first
-                 : first < 0xE0 ? first & 0x1FU
-                 : first < 0xF0 ? first & 0xFU
-                                : first & 7U;
+    uint32_t c = first < 0x80 ? first : first < 0xE0 ? first & 0x1FU : first < 0xF0 ? first & 0xFU : first & 7U;
     while (first >= 0x80 && r->at < r->end && ((uint8_t)*r->at & 0xC0) == 0x80)
         c = c << 6 | ((uint8_t)*r->at++ & 0x3FU);
     return c;
@@ -151,8 +148,7 @@ static enum status read_hex(struct reader *r, size_t count, uint32_t *value) {
 static enum status read_unicode(struct reader *r, uint32_t *c) {
     if (r->at < r->end && *r->at == '{') {
         const char *close = memchr(r->at, '}', (size_t)(r->end - r->at));
-        if (close == NULL || close - r->at < 2 || close - r->at > 7)
-            return wrong(r, "\\u{...}: expected a number");
+        if (close == NULL || close - r->at < 2 || close - r->at > 7) return wrong(r, "\\u{...}: expected a number");
         r->at++;
         TRY(read_hex(r, (size_t)(close - r->at), c));
         r->at++;
@@ -328,8 +324,7 @@ static enum status read_repeated(struct reader *r, uint32_t *index) {
         if (min > REPEAT_MAX || (max != NO_LIMIT && (max > REPEAT_MAX || max < min)))
             return wrong(r, "a repetition that is too large or backwards");
         if (r->at < r->end && *r->at == '?') r->at++; /* of the same texts, the shortest first */
-        if (r->at < r->end && *r->at == '+')
-            return wrong(r, "repetitions that give nothing back are not supported");
+        if (r->at < r->end && *r->at == '+') return wrong(r, "repetitions that give nothing back are not supported");
         const struct part part = {.kind = PART_REPEAT, .left = *index, .min = min, .max = max};
         TRY(new_part(r, &part, index));
     }

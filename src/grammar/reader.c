@@ -7,9 +7,8 @@
 static const struct {
     const char *name;
     unsigned type;
-} types[] = {{"object", TYPE_OBJECT}, {"array", TYPE_ARRAY},     {"string", TYPE_STRING},
-             {"number", TYPE_NUMBER}, {"integer", TYPE_INTEGER}, {"boolean", TYPE_BOOLEAN},
-             {"null", TYPE_NULL}};
+} types[] = {{"object", TYPE_OBJECT},   {"array", TYPE_ARRAY},     {"string", TYPE_STRING}, {"number", TYPE_NUMBER},
+             {"integer", TYPE_INTEGER}, {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL}};
 
 /* type: of what the keyword speaks; 0: of anything, or of nothing (annotations). */
 static const struct {
@@ -101,8 +100,7 @@ enum status reader_add(struct reader *r, const json_t *value, uint32_t from, str
     for (uint32_t i = 0; i < r->count; i++) {
         if (r->parts[i].value != value) continue;
         /* An alternative that is what it is an alternative of adds nothing to the others. */
-        if ((r->parts[i].decided & (PART_ANY_OF | PART_ONE_OF)) != 0 && from < r->count &&
-            comes_from(r, from, i))
+        if ((r->parts[i].decided & (PART_ANY_OF | PART_ONE_OF)) != 0 && from < r->count && comes_from(r, from, i))
             r->is_impossible = true;
         return STATUS_OK;
     }
@@ -125,8 +123,7 @@ static enum status check_keywords(const struct reader *r, const json_t *schema, 
     TRY(builder_work(r->builder, r->place, 16 * json_object_size(schema), error));
     json_object_foreach((json_t *)schema, key, value) {
         if (keyword_find(key) < KEYWORD_COUNT || strncmp(key, "x-", 2) == 0) continue;
-        if (strcmp(key, "$id") == 0 && schema == r->builder->root)
-            continue; /* elsewhere it moves what $ref names */
+        if (strcmp(key, "$id") == 0 && schema == r->builder->root) continue; /* elsewhere it moves what $ref names */
         return builder_refuse(r->builder, r->place, error, "\"%.80s\" is not supported", key);
     }
     return STATUS_OK;
@@ -203,8 +200,7 @@ enum status reader_refer(const struct reader *r, bool *is_reference, struct erro
 
 /* ---- types ---- */
 
-static enum status add_type(const struct reader *r, const json_t *name, unsigned *found,
-                            struct error *error) {
+static enum status add_type(const struct reader *r, const json_t *name, unsigned *found, struct error *error) {
     const char *text = json_string_value(name);
     for (size_t i = 0; text != NULL && i < sizeof types / sizeof types[0]; i++) {
         if (strcmp(types[i].name, text) != 0) continue;
@@ -266,8 +262,7 @@ bool reader_has_type(const json_t *value, unsigned allowed) {
 enum { APART_DEPTH_MAX = 3 };
 
 static bool is_equal(const json_t *a, const json_t *b) {
-    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
-                                                  : json_equal(a, b);
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
 }
 
 static bool has_equal(const json_t *list, const json_t *value) {
@@ -329,16 +324,14 @@ static bool reader_of(struct reader *r, struct builder *builder, uint32_t place,
     return reader_add(r, value, 0, &ignored) == STATUS_OK && reader_expand(r, &ignored) == STATUS_OK;
 }
 
-static bool are_apart(struct builder *builder, uint32_t place, const json_t *a, const json_t *b,
-                      size_t depth);
+static bool are_apart(struct builder *builder, uint32_t place, const json_t *a, const json_t *b, size_t depth);
 
 /* An object that meets one has a name, or at it a value, that the other does not allow. */
-static bool objects_are_apart(const struct reader *a, const struct reader *b, size_t depth,
-                              bool only_optional, const char **name) {
+static bool objects_are_apart(const struct reader *a, const struct reader *b, size_t depth, bool only_optional,
+                              const char **name) {
     const char *key;
     json_t *value;
-    for (uint32_t i = 0; i < a->count; i++)
-        json_object_foreach((json_t *)reader_get(a, i, "properties"), key, value) {
+    for (uint32_t i = 0; i < a->count; i++) json_object_foreach((json_t *)reader_get(a, i, "properties"), key, value) {
             const bool is_required = requires(a, key) || requires(b, key);
             const json_t *other = property_of(b, key);
             if (only_optional && other == NULL) continue;
@@ -352,15 +345,13 @@ static bool objects_are_apart(const struct reader *a, const struct reader *b, si
 }
 
 /* No value that is written for one meets the other. */
-static bool are_apart(struct builder *builder, uint32_t place, const json_t *left, const json_t *right,
-                      size_t depth) {
+static bool are_apart(struct builder *builder, uint32_t place, const json_t *left, const json_t *right, size_t depth) {
     struct reader a, b;
     struct error ignored;
     unsigned of_a, of_b;
     const char *name;
-    if (depth > APART_DEPTH_MAX || !reader_of(&a, builder, place, left) ||
-        !reader_of(&b, builder, place, right) || reader_types(&a, &of_a, &ignored) != STATUS_OK ||
-        reader_types(&b, &of_b, &ignored) != STATUS_OK)
+    if (depth > APART_DEPTH_MAX || !reader_of(&a, builder, place, left) || !reader_of(&b, builder, place, right) ||
+        reader_types(&a, &of_a, &ignored) != STATUS_OK || reader_types(&b, &of_b, &ignored) != STATUS_OK)
         return false;
     if (builder_work(builder, place, 64, &ignored) != STATUS_OK) return false;
     if (a.is_impossible || b.is_impossible || values_are_apart(&a, &b)) return true;
@@ -385,8 +376,7 @@ static const char *telling_property(const struct reader *r, const json_t *list) 
                 !reader_of(&b, r->builder, r->place, json_array_get(list, j)))
                 return NULL;
             const json_t *mine = property_of(&a, name), *other = property_of(&b, name);
-            if (mine == NULL || other == NULL || !are_apart(r->builder, r->place, mine, other, 1))
-                return NULL;
+            if (mine == NULL || other == NULL || !are_apart(r->builder, r->place, mine, other, 1)) return NULL;
         }
     return name;
 }
@@ -404,11 +394,10 @@ static enum status check_one_of(const struct reader *r, const json_t *list, cons
     if (are_all) return STATUS_OK;
     const char *name = telling_property(r, list);
     if (name == NULL)
-        return builder_refuse(
-            r->builder, r->place, error,
-            "oneOf: alternatives %zu and %zu may hold at once: expected other types, or a property "
-            "with another const",
-            i - 1, j - 1);
+        return builder_refuse(r->builder, r->place, error,
+                              "oneOf: alternatives %zu and %zu may hold at once: expected other types, or a property "
+                              "with another const",
+                              i - 1, j - 1);
     json_t *made = json_pack("{s:[s]}", "required", name);
     if (r->builder->made == NULL) r->builder->made = json_array();
     if (json_array_append_new(r->builder->made, made) != 0) return builder_no_memory(error);
@@ -429,8 +418,7 @@ static enum status split(const struct reader *r, uint32_t part, const char *keyw
         uint32_t place;
         if (is_alone(r, keyword)) alternative.count = 0;
         alternative.parts[part].decided |= decided;
-        if (telling != NULL)
-            TRY(reader_add(&alternative, telling, part < alternative.count ? part : 0, error));
+        if (telling != NULL) TRY(reader_add(&alternative, telling, part < alternative.count ? part : 0, error));
         TRY(reader_add(&alternative, item, part < alternative.count ? part : alternative.count, error));
         TRY(reader_place(r, &alternative, (struct site){.keyword = keyword, .index = index}, &place, error));
         TRY(builder_entry(r->builder, r->place, place | ENTRY_IS_PLACE, error));
@@ -446,8 +434,7 @@ enum status reader_split(const struct reader *r, bool *is_split, struct error *e
     *is_split = true;
     for (uint32_t i = 0; i < r->count; i++)
         for (size_t c = 0; c < 2; c++)
-            if (reader_get(r, i, choices[c].keyword) != NULL &&
-                (r->parts[i].decided & choices[c].decided) == 0)
+            if (reader_get(r, i, choices[c].keyword) != NULL && (r->parts[i].decided & choices[c].decided) == 0)
                 return split(r, i, choices[c].keyword, choices[c].decided, error);
     *is_split = false;
     return STATUS_OK;

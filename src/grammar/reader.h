@@ -26,8 +26,7 @@ struct reader {
 /* The parts, and what they name by $ref and allOf; each keyword is known. */
 enum status reader_expand(struct reader *reader, struct error *error) STATUS_CHECKED;
 /* from: the part that names it; the count: none. */
-enum status reader_add(struct reader *reader, const json_t *value, uint32_t from, struct error *error)
-    STATUS_CHECKED;
+enum status reader_add(struct reader *reader, const json_t *value, uint32_t from, struct error *error) STATUS_CHECKED;
 /* A place of all of the value's parts.  site: the keyword, and the name or index by which the reader's place knows
  * it. */
 enum status reader_place(const struct reader *reader, const struct reader *value, struct site site, uint32_t *place,

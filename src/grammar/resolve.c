@@ -74,10 +74,8 @@ static void place_measure(const struct builder *b, const struct site *site, stru
         const uint32_t entry = b->entries[site->entry_begin + i];
         const struct place *other = entry & ENTRY_IS_PLACE ? &places[entry & ~ENTRY_IS_PLACE] : NULL;
         const struct form *form = other == NULL ? &b->forms[entry] : NULL;
-        place->height = (uint32_t)min_size(place->height,
-                                           other != NULL ? other->height : form_height(form, places));
-        place->shortest =
-            min_size(place->shortest, other != NULL ? other->shortest : form_shortest(form, places));
+        place->height = (uint32_t)min_size(place->height, other != NULL ? other->height : form_height(form, places));
+        place->shortest = min_size(place->shortest, other != NULL ? other->shortest : form_shortest(form, places));
     }
 }
 
@@ -130,8 +128,7 @@ static enum status collect(struct walk *w, uint32_t place, struct error *error) 
                 form_shortest(&b->forms[entry], w->places) > JSON_OUTPUT_BYTES_MAX)
                 continue;
             if (w->form_count == JSON_SCHEMA_ALTERNATIVES_MAX)
-                return builder_refuse(b, place, error, "more than %d alternatives",
-                                      JSON_SCHEMA_ALTERNATIVES_MAX);
+                return builder_refuse(b, place, error, "more than %d alternatives", JSON_SCHEMA_ALTERNATIVES_MAX);
             w->forms[w->form_count++] = entry;
         }
     }
@@ -179,8 +176,7 @@ enum status builder_resolve(struct builder *b, struct error *error) {
                         .place_seen = calloc(b->site_count, sizeof(uint32_t)),
                         .form_seen = calloc(b->form_count, sizeof(uint32_t))};
     enum status status;
-    if (places == NULL || forms == NULL || walk.pending == NULL || walk.place_seen == NULL ||
-        walk.form_seen == NULL) {
+    if (places == NULL || forms == NULL || walk.pending == NULL || walk.place_seen == NULL || walk.form_seen == NULL) {
         status = builder_no_memory(error);
     } else {
         measure(b, places);

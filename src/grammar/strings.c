@@ -10,8 +10,8 @@ enum status count_read(const struct reader *r, const char *keyword, const json_t
                        struct error *error) {
     const double number = json_number_value(value);
     if (!json_is_number(value) || number < 0 || number != floor(number))
-        return builder_refuse(r->builder, r->place, error, "%s: expected a whole number from 0 to %d",
-                              keyword, INT32_MAX);
+        return builder_refuse(r->builder, r->place, error, "%s: expected a whole number from 0 to %d", keyword,
+                              INT32_MAX);
     *count = number < INT32_MAX ? (uint32_t)number : INT32_MAX;
     return STATUS_OK;
 }
@@ -21,8 +21,7 @@ enum status count_read(const struct reader *r, const char *keyword, const json_t
 static enum status add_pattern(const struct reader *r, struct text_rules *rules, const json_t *value,
                                struct error *error) {
     struct error reason;
-    if (!json_is_string(value))
-        return builder_refuse(r->builder, r->place, error, "pattern: expected a string");
+    if (!json_is_string(value)) return builder_refuse(r->builder, r->place, error, "pattern: expected a string");
     const enum status status =
         text_rules_add_pattern(rules, json_string_value(value), json_string_length(value), &reason);
     return status == STATUS_OK ? status
@@ -33,11 +32,9 @@ static enum status add_pattern(const struct reader *r, struct text_rules *rules,
 static enum status add_format(const struct reader *r, struct text_rules *rules, const json_t *value,
                               struct error *error) {
     struct error reason;
-    if (!json_is_string(value))
-        return builder_refuse(r->builder, r->place, error, "format: expected a string");
+    if (!json_is_string(value)) return builder_refuse(r->builder, r->place, error, "format: expected a string");
     const enum status status = text_rules_add_format(rules, json_string_value(value), &reason);
-    return status == STATUS_OK ? status
-                               : builder_refuse(r->builder, r->place, error, "format: %s", reason.message);
+    return status == STATUS_OK ? status : builder_refuse(r->builder, r->place, error, "format: %s", reason.message);
 }
 
 enum status strings_read(const struct reader *r, struct text_rules *rules, struct error *error) {
@@ -59,14 +56,13 @@ enum status strings_read(const struct reader *r, struct text_rules *rules, struc
     return STATUS_OK;
 }
 
-static enum status compile_text(const struct reader *r, struct text_rules *rules,
-                                struct automaton **automaton, struct error *error) {
+static enum status compile_text(const struct reader *r, struct text_rules *rules, struct automaton **automaton,
+                                struct error *error) {
     struct error reason;
     const enum status status =
         text_rules_compile(rules, &r->builder->schema->arena, automaton, &r->builder->work, &reason);
     if (status == STATUS_OK || status == STATUS_MEMORY) return status;
-    return builder_refuse(r->builder, r->place, error, "pattern, format and lengths together: %s",
-                          reason.message);
+    return builder_refuse(r->builder, r->place, error, "pattern, format and lengths together: %s", reason.message);
 }
 
 enum status string_form(const struct reader *r, struct form *form, bool *is_possible, struct error *error) {
@@ -95,11 +91,9 @@ enum status string_form(const struct reader *r, struct form *form, bool *is_poss
 static enum status read_bound(const struct reader *r, const json_t *value, const char *keyword,
                               struct number_bound *bound, struct error *error) {
     *bound = (struct number_bound){.is_there = true, .number = json_number_value(value)};
-    if (!json_is_number(value))
-        return builder_refuse(r->builder, r->place, error, "%s: expected a number", keyword);
+    if (!json_is_number(value)) return builder_refuse(r->builder, r->place, error, "%s: expected a number", keyword);
     if (!decimal_read(&bound->value, value))
-        return builder_refuse(r->builder, r->place, error, "%s: a number of so many digits is not supported",
-                              keyword);
+        return builder_refuse(r->builder, r->place, error, "%s: a number of so many digits is not supported", keyword);
     return STATUS_OK;
 }
 
@@ -114,8 +108,7 @@ static void tighten(struct number_bound *bound, struct number_bound here, bool i
 /* exclusiveMinimum is a number, or in older schemas true beside minimum. */
 static enum status read_bounds(const struct reader *r, uint32_t part, bool is_low, struct number_bound *bound,
                                struct error *error) {
-    const char *plain = is_low ? "minimum" : "maximum",
-               *strict = is_low ? "exclusiveMinimum" : "exclusiveMaximum";
+    const char *plain = is_low ? "minimum" : "maximum", *strict = is_low ? "exclusiveMinimum" : "exclusiveMaximum";
     const json_t *value = reader_get(r, part, plain), *exclusive = reader_get(r, part, strict);
     struct number_bound here;
     if (value != NULL) {
@@ -183,8 +176,7 @@ enum status number_form(const struct reader *r, bool only_integer, struct form *
 
 /* ---- values ---- */
 
-static enum status string_meets(const struct reader *r, const json_t *value, bool *meets,
-                                struct error *error) {
+static enum status string_meets(const struct reader *r, const json_t *value, bool *meets, struct error *error) {
     struct form form;
     struct literal literal;
     TRY(string_form(r, &form, meets, error));
@@ -201,18 +193,15 @@ static enum status string_meets(const struct reader *r, const json_t *value, boo
     return STATUS_OK;
 }
 
-static enum status number_meets(const struct reader *r, const json_t *value, bool *meets,
-                                struct error *error) {
+static enum status number_meets(const struct reader *r, const json_t *value, bool *meets, struct error *error) {
     struct number_rules rules = {0};
     bool has_rules;
     const double number = json_number_value(value);
     TRY(read_rules(r, &rules, &has_rules, error));
     *meets = true;
-    if (rules.low.is_there)
-        *meets = rules.low.is_exclusive ? number > rules.low.number : number >= rules.low.number;
+    if (rules.low.is_there) *meets = rules.low.is_exclusive ? number > rules.low.number : number >= rules.low.number;
     if (rules.high.is_there)
-        *meets =
-            *meets && (rules.high.is_exclusive ? number < rules.high.number : number <= rules.high.number);
+        *meets = *meets && (rules.high.is_exclusive ? number < rules.high.number : number <= rules.high.number);
     if (rules.step != 0) {
         const double steps = number / (rules.step / pow(10, rules.step_fraction));
         *meets = *meets && steps == floor(steps);

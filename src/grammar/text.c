@@ -2,8 +2,8 @@
 #include "grammar/thread_internal.h"
 
 bool thread_is_text(const struct thread *thread) {
-    return thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING ||
-           thread->kind == THREAD_TEXT || thread->kind == THREAD_KEY_TEXT;
+    return thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING || thread->kind == THREAD_TEXT ||
+           thread->kind == THREAD_KEY_TEXT;
 }
 
 static const struct automaton *automaton_of(const struct stepper *s, const struct thread *thread) {
@@ -19,8 +19,7 @@ static void limits_of(const struct stepper *s, const struct thread *thread, uint
 
 struct text_state thread_text_state(const struct thread *thread) {
     const bool is_plain = thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING;
-    return (struct text_state){(uint16_t)(is_plain ? thread->state : thread->begin),
-                               (uint16_t)thread->offset};
+    return (struct text_state){(uint16_t)(is_plain ? thread->state : thread->begin), (uint16_t)thread->offset};
 }
 
 bool thread_reads_alike(const struct stepper *s, const struct thread *a, const struct thread *b) {
@@ -32,8 +31,7 @@ bool thread_reads_alike(const struct stepper *s, const struct thread *a, const s
            a->offset == b->offset && a_least == b_least && a_most == b_most;
 }
 
-enum text_step text_step(const struct stepper *s, const struct thread *thread, struct text_state *state,
-                         uint8_t byte) {
+enum text_step text_step(const struct stepper *s, const struct thread *thread, struct text_state *state, uint8_t byte) {
     const struct automaton *automaton = automaton_of(s, thread);
     if (automaton != NULL) {
         const uint16_t next = automaton_next(automaton, state->state, byte);

@@ -32,8 +32,8 @@ static const struct {
     {"ipv4", "^(?:" BYTE "\\.){3}" BYTE "$"},
     {"ipv6", "^(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}$"},
     {"hostname", "^" HOST "$"},
-    {"uri", "^[a-z][a-z0-9+.-]{1,9}://" HOST "(?::[0-9]{2,4})?(?:/" URI_TEXT "*)?(?:\\?" URI_TEXT
-            "*)?(?:#" URI_TEXT "*)?$"},
+    {"uri",
+     "^[a-z][a-z0-9+.-]{1,9}://" HOST "(?::[0-9]{2,4})?(?:/" URI_TEXT "*)?(?:\\?" URI_TEXT "*)?(?:#" URI_TEXT "*)?$"},
     {"password", NULL},
     {"binary", NULL},
     {"byte", NULL},
@@ -46,8 +46,7 @@ void text_rules_deinit(struct text_rules *rules) {
     rules->pattern_count = 0;
 }
 
-enum status text_rules_add_pattern(struct text_rules *rules, const char *pattern, size_t length,
-                                   struct error *error) {
+enum status text_rules_add_pattern(struct text_rules *rules, const char *pattern, size_t length, struct error *error) {
     if (rules->pattern_count == TEXT_RULES_PATTERNS_MAX)
         return error_set(error, STATUS_USAGE, "more than %d for one string", TEXT_RULES_PATTERNS_MAX);
     TRY(pattern_read(&rules->patterns[rules->pattern_count], pattern, length, error));

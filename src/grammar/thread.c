@@ -90,8 +90,7 @@ static void step_literal(struct stepper *s, struct thread thread, uint8_t byte, 
     thread_set_add(s, out, &thread);
 }
 
-static void open_container(struct stepper *s, struct thread thread, enum thread_kind kind,
-                           struct thread_set *out) {
+static void open_container(struct stepper *s, struct thread thread, enum thread_kind kind, struct thread_set *out) {
     thread.kind = (uint8_t)kind;
     thread.state = SPACE_NONE;
     thread.depth++;
@@ -145,8 +144,7 @@ static void begin_form(struct stepper *s, const struct thread *before, uint32_t 
     }
 }
 
-static void begin_value(struct stepper *s, const struct thread *before, uint8_t byte,
-                        struct thread_set *out) {
+static void begin_value(struct stepper *s, const struct thread *before, uint8_t byte, struct thread_set *out) {
     const struct place *place = &s->schema->places[before->form];
     if (strchr("{[\"-0123456789tfn", byte) == NULL || byte == '\0') return;
     s->work += place->form_count / 4;
@@ -171,15 +169,14 @@ static void key_range(const struct form *form, const struct thread *thread, uint
     if (*last == form->property_count) (*last)--;
 }
 
-static bool has_key(const struct stepper *s, const struct form *form, const struct thread *thread,
-                    uint32_t begin, uint32_t end) {
+static bool has_key(const struct stepper *s, const struct form *form, const struct thread *thread, uint32_t begin,
+                    uint32_t end) {
     uint32_t first, last;
     if (form->property_count == 0) return false;
     key_range(form, thread, &first, &last);
     for (uint32_t i = begin; i < end; i++) {
         const uint32_t index = form->literals.items[i].index;
-        if (index >= first && index <= last && fits(s, form->properties[index].place, thread->depth))
-            return true;
+        if (index >= first && index <= last && fits(s, form->properties[index].place, thread->depth)) return true;
     }
     return false;
 }
@@ -221,8 +218,7 @@ static void begin_key(struct stepper *s, const struct form *form, struct thread 
     thread_set_add(s, out, &thread);
 }
 
-static void step_before_key(struct stepper *s, const struct thread *thread, uint8_t byte,
-                            struct thread_set *out) {
+static void step_before_key(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
     const struct form *form = &s->schema->forms[thread->form];
     if (step_space(s, *thread, byte, out)) return;
     if (thread->kind == THREAD_FIRST_KEY && byte == '}' && object_may_close(form, thread))
@@ -253,14 +249,12 @@ static void step_colon(struct stepper *s, const struct thread *thread, uint8_t b
     const struct thread before = {.kind = THREAD_BEFORE,
                                   .state = SPACE_SHORT,
                                   .depth = thread->depth,
-                                  .form = form->kind == FORM_MAP ? form->place
-                                                                 : form->properties[thread->count].place,
+                                  .form = form->kind == FORM_MAP ? form->place : form->properties[thread->count].place,
                                   .enclosure = enclose(s, thread, thread->count)};
     thread_set_add(s, out, &before);
 }
 
-static void step_after_property(struct stepper *s, struct thread thread, uint8_t byte,
-                                struct thread_set *out) {
+static void step_after_property(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     const struct form *form = &s->schema->forms[thread.form];
     if (byte == '}' && object_may_close(form, &thread)) {
         close_container(s, thread, out);
@@ -295,8 +289,7 @@ static struct thread before_item(struct stepper *s, const struct form *form, con
                            .enclosure = enclose(s, thread, count)};
 }
 
-static void step_first_item(struct stepper *s, const struct thread *thread, uint8_t byte,
-                            struct thread_set *out) {
+static void step_first_item(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
     const struct form *form = &s->schema->forms[thread->form];
     if (step_space(s, *thread, byte, out)) return;
     if (byte == ']' && form->item_min == 0) {
@@ -307,8 +300,7 @@ static void step_first_item(struct stepper *s, const struct thread *thread, uint
     }
 }
 
-static void step_after_item(struct stepper *s, const struct thread *thread, uint8_t byte,
-                            struct thread_set *out) {
+static void step_after_item(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
     const struct form *form = &s->schema->forms[thread->form];
     const uint32_t count = form->is_unique ? thread->count : thread->count + 1;
     if (byte == ']' && item_count(form, count) >= form->item_min) {
@@ -382,8 +374,7 @@ static void step_number(struct stepper *s, struct thread thread, uint8_t byte, s
 }
 
 /* A literal that others begin with ("1", "12"): by what follows, it ends or goes on. */
-static void step_in_literal(struct stepper *s, const struct thread *thread, uint8_t byte,
-                            struct thread_set *out) {
+static void step_in_literal(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
     const uint32_t count = out->count;
     step_literal(s, *thread, byte, out);
     if (out->count == count) step_behind(s, thread, byte, out);

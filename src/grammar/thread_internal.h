@@ -88,8 +88,7 @@ bool thread_reads_alike(const struct stepper *stepper, const struct thread *a, c
 enum text_step text_step(const struct stepper *stepper, const struct thread *thread, struct text_state *state,
                          uint8_t byte);
 /* Any text is allowed: state is string_state.  Of how many characters, counting from now on. */
-bool thread_is_plain(const struct stepper *stepper, const struct thread *thread, uint32_t *least,
-                     uint32_t *most);
+bool thread_is_plain(const struct stepper *stepper, const struct thread *thread, uint32_t *least, uint32_t *most);
 
 /* ---- thread.c ---- */
 

@@ -28,8 +28,7 @@ static void close_nodes(struct trie_tree *tree, const uint32_t *open, size_t *op
 }
 
 /* pieces: [count], none of them empty.  Sorts them. */
-static enum status tree_create(struct trie_tree *tree, struct piece *pieces, size_t count,
-                               struct error *error) {
+static enum status tree_create(struct trie_tree *tree, struct piece *pieces, size_t count, struct error *error) {
     uint32_t open[TOKEN_BYTES_MAX];
     size_t open_count = 0, bytes = 0;
     for (size_t i = 0; i < count; i++) bytes += pieces[i].length;
@@ -41,8 +40,7 @@ static enum status tree_create(struct trie_tree *tree, struct piece *pieces, siz
     for (size_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
         size_t shared = 0;
-        while (shared < open_count && shared < piece->length &&
-               tree->nodes[open[shared]].byte == piece->bytes[shared])
+        while (shared < open_count && shared < piece->length && tree->nodes[open[shared]].byte == piece->bytes[shared])
             shared++;
         close_nodes(tree, open, &open_count, shared);
         for (; open_count < piece->length; open_count++) {
@@ -80,8 +78,7 @@ static size_t bytes_inside(const struct piece *piece, uint16_t *characters) {
 static void set_bit(uint64_t *bits, token_id id) { bits[id / 64] |= 1ULL << (id % 64); }
 
 /* Sorts out what the tokens are inside a string; `rest` [count] receives what follows the closing quote. */
-static size_t classify(struct token_trie *trie, const struct piece *pieces, size_t count,
-                       struct piece *rest) {
+static size_t classify(struct token_trie *trie, const struct piece *pieces, size_t count, struct piece *rest) {
     size_t rest_count = 0;
     for (size_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
@@ -94,16 +91,15 @@ static size_t classify(struct token_trie *trie, const struct piece *pieces, size
         } else if (inside == piece->length) {
             trie->closed_tokens[trie->closed_count++] = piece->id;
         } else {
-            rest[rest_count++] =
-                (struct piece){piece->bytes + inside, piece->length - (uint32_t)inside, piece->id};
+            rest[rest_count++] = (struct piece){piece->bytes + inside, piece->length - (uint32_t)inside, piece->id};
         }
     }
     return rest_count;
 }
 
 /* *pieces, newly allocated: those that can be in the tree. */
-static enum status read_pieces(struct token_trie *trie, const struct tokenizer *tokenizer,
-                               struct piece **pieces, size_t *count, struct error *error) {
+static enum status read_pieces(struct token_trie *trie, const struct tokenizer *tokenizer, struct piece **pieces,
+                               size_t *count, struct error *error) {
     const size_t size = trie->vocabulary_size;
     char none[1];
     size_t total = 1, used = 0;
@@ -125,8 +121,8 @@ static enum status read_pieces(struct token_trie *trie, const struct tokenizer *
     return STATUS_OK;
 }
 
-static enum status fill(struct token_trie *trie, const struct tokenizer *tokenizer, struct piece *pieces,
-                        size_t count, struct error *error) {
+static enum status fill(struct token_trie *trie, const struct tokenizer *tokenizer, struct piece *pieces, size_t count,
+                        struct error *error) {
     struct piece *rest = calloc(count + 1, sizeof *rest);
     trie->inside = calloc(trie->word_count, sizeof *trie->inside);
     trie->ends = calloc(trie->word_count, sizeof *trie->ends);
@@ -146,8 +142,7 @@ static enum status fill(struct token_trie *trie, const struct tokenizer *tokeniz
     return tree_create(&trie->all, pieces, count, error);
 }
 
-enum status token_trie_create(struct token_trie **trie, const struct tokenizer *tokenizer,
-                              struct error *error) {
+enum status token_trie_create(struct token_trie **trie, const struct tokenizer *tokenizer, struct error *error) {
     struct piece *pieces = NULL;
     size_t count = 0;
     struct token_trie *made = calloc(1, sizeof *made);

@@ -9,6 +9,6 @@ struct token_trie;
 
 /* Control tokens and tokens of more than 256 bytes are not in it: they are never part of JSON here.  Keeps no pointer
  * into the tokenizer. */
-enum status token_trie_create(struct token_trie **trie, const struct tokenizer *tokenizer,
-                              struct error *error) STATUS_CHECKED;
+enum status token_trie_create(struct token_trie **trie, const struct tokenizer *tokenizer, struct error *error)
+    STATUS_CHECKED;
 void token_trie_destroy(struct token_trie *trie); /* NULL allowed */

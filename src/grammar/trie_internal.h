@@ -29,8 +29,8 @@ struct token_trie {
     uint64_t *inside;         /* owned, a bit for each token: it begins and ends in the text of a string */
     token_id *closed_tokens;  /* owned, [closed_count]: those that end with the quote */
     uint8_t *bytes;           /* owned: of all tokens in the tree */
-    uint32_t *offsets; /* owned, [vocabulary_size + 1]; token i has bytes[offsets[i], offsets[i + 1]) */
-    uint64_t *ends;    /* owned, a bit for each token that ends an answer */
+    uint32_t *offsets;        /* owned, [vocabulary_size + 1]; token i has bytes[offsets[i], offsets[i + 1]) */
+    uint64_t *ends;           /* owned, a bit for each token that ends an answer */
     size_t vocabulary_size, word_count, closed_count;
     uint32_t characters_max;
 };

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-const struct jinja_value *jinja_argument(const struct jinja_arguments *arguments, size_t place,
-                                         const char *name) {
+const struct jinja_value *jinja_argument(const struct jinja_arguments *arguments, size_t place, const char *name) {
     for (size_t i = 0; i < arguments->count; i++) {
         if (arguments->names[i] == NULL && i == place) return &arguments->values[i];
         if (arguments->names[i] != NULL && name != NULL && strcmp(arguments->names[i], name) == 0)
@@ -31,8 +30,7 @@ int64_t jinja_integer_argument(struct jinja_run *run, const struct jinja_argumen
     return otherwise;
 }
 
-bool jinja_bool_argument(const struct jinja_arguments *arguments, size_t place, const char *name,
-                         bool otherwise) {
+bool jinja_bool_argument(const struct jinja_arguments *arguments, size_t place, const char *name, bool otherwise) {
     const struct jinja_value *value = jinja_argument(arguments, place, name);
     return value != NULL ? jinja_is_true(value) : otherwise;
 }

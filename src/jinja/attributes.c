@@ -11,8 +11,7 @@ static struct jinja_value method(struct jinja_run *run, const struct jinja_value
     return (struct jinja_value){.kind = JINJA_METHOD, .method = made};
 }
 
-static struct jinja_value loop_attribute(struct jinja_run *run, const struct jinja_value *self,
-                                         const char *name) {
+static struct jinja_value loop_attribute(struct jinja_run *run, const struct jinja_value *self, const char *name) {
     const struct jinja_loop *loop = self->loop;
     const size_t count = loop->items->count, index = loop->index;
     if (strcmp(name, "index") == 0) return jinja_integer((int64_t)index + 1);
@@ -24,10 +23,8 @@ static struct jinja_value loop_attribute(struct jinja_run *run, const struct jin
     if (strcmp(name, "length") == 0) return jinja_integer((int64_t)count);
     if (strcmp(name, "depth") == 0) return jinja_integer(1); /* only a recursive loop is deeper */
     if (strcmp(name, "depth0") == 0) return jinja_integer(0);
-    if (strcmp(name, "previtem") == 0)
-        return index > 0 ? loop->items->items[index - 1] : jinja_undefined(name);
-    if (strcmp(name, "nextitem") == 0)
-        return index + 1 < count ? loop->items->items[index + 1] : jinja_undefined(name);
+    if (strcmp(name, "previtem") == 0) return index > 0 ? loop->items->items[index - 1] : jinja_undefined(name);
+    if (strcmp(name, "nextitem") == 0) return index + 1 < count ? loop->items->items[index + 1] : jinja_undefined(name);
     if (strcmp(name, "cycle") == 0) return method(run, self, name, JINJA_CYCLE);
     if (strcmp(name, "changed") == 0) return method(run, self, name, JINJA_LOOP_CHANGED);
     return jinja_undefined(name);
@@ -66,8 +63,7 @@ static const char *word_of(struct jinja_run *run, const struct jinja_text *text)
     return word;
 }
 
-struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value,
-                              const struct jinja_value *key) {
+struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key) {
     if (jinja_failed(run)) return jinja_undefined(NULL);
     if (value->kind == JINJA_MAP) {
         const struct jinja_value *member = jinja_map_find(run, value->map, key);
@@ -83,14 +79,12 @@ struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *v
     if (value->kind == JINJA_TEXT) return text_item(run, value->text, index);
     if (value->kind != JINJA_LIST) return jinja_undefined(NULL);
     if (index < 0) index += (int64_t)value->list->count;
-    return index >= 0 && (uint64_t)index < value->list->count ? value->list->items[index]
-                                                              : jinja_undefined(NULL);
+    return index >= 0 && (uint64_t)index < value->list->count ? value->list->items[index] : jinja_undefined(NULL);
 }
 
 /* ---- slices ---- */
 
-static bool read_bound(struct jinja_run *run, const struct jinja_value *value, int64_t otherwise,
-                       int64_t *bound) {
+static bool read_bound(struct jinja_run *run, const struct jinja_value *value, int64_t otherwise, int64_t *bound) {
     *bound = otherwise;
     if (value == NULL || value->kind == JINJA_NONE) return true;
     if (value->kind == JINJA_INTEGER || value->kind == JINJA_BOOL) {
@@ -128,34 +122,28 @@ static bool read_span(struct jinja_run *run, const struct jinja_value *begin, co
     return true;
 }
 
-static bool in_span(const struct span *span, int64_t i) {
-    return span->step > 0 ? i < span->end : i > span->end;
-}
+static bool in_span(const struct span *span, int64_t i) { return span->step > 0 ? i < span->end : i > span->end; }
 
-static struct jinja_value slice_text(struct jinja_run *run, const struct jinja_text *text,
-                                     const struct span *span) {
+static struct jinja_value slice_text(struct jinja_run *run, const struct jinja_text *text, const struct span *span) {
     struct jinja_builder builder = {.run = run};
     if (span->step == 1) {
         const size_t begin = jinja_text_offset(text, (size_t)span->begin);
         return jinja_text_cut(run, text, begin, jinja_text_offset(text, (size_t)span->end));
     }
-    for (int64_t i = span->begin; in_span(span, i) && jinja_charge_bytes(run, text->length + 64);
-         i += span->step) {
+    for (int64_t i = span->begin; in_span(span, i) && jinja_charge_bytes(run, text->length + 64); i += span->step) {
         const size_t at = jinja_text_offset(text, (size_t)i);
         jinja_put_text(&builder, text, at, at + jinja_character_bytes(text, at));
     }
     return jinja_built(&builder);
 }
 
-struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
-                               const struct jinja_value *begin, const struct jinja_value *end,
-                               const struct jinja_value *step) {
+struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *begin,
+                               const struct jinja_value *end, const struct jinja_value *step) {
     struct span span;
     if (jinja_failed(run)) return jinja_undefined(NULL);
     if (value->kind != JINJA_TEXT && value->kind != JINJA_LIST)
         return jinja_fail(run, STATUS_UNSUPPORTED, "a slice of %s", jinja_kind_name(value));
-    if (value->kind == JINJA_TEXT && !jinja_charge_bytes(run, 3 * value->text->length))
-        return jinja_undefined(NULL);
+    if (value->kind == JINJA_TEXT && !jinja_charge_bytes(run, 3 * value->text->length)) return jinja_undefined(NULL);
     const size_t count = value->kind == JINJA_TEXT ? jinja_text_characters(value->text) : value->list->count;
     if (!read_span(run, begin, end, step, count, &span)) return jinja_undefined(NULL);
     if (value->kind == JINJA_TEXT) return slice_text(run, value->text, &span);

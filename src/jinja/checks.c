@@ -3,8 +3,7 @@
 
 #include "jinja/jinja_internal.h"
 
-typedef bool check_call(struct jinja_run *run, const struct jinja_value *value,
-                        const struct jinja_value *other);
+typedef bool check_call(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *other);
 
 struct jinja_check {
     const char *name;
@@ -12,11 +11,10 @@ struct jinja_check {
     bool has_argument;
 };
 
-#define CHECK(NAME, CONDITION)                                               \
-    static bool NAME(struct jinja_run *run, const struct jinja_value *value, \
-                     const struct jinja_value *other) {                      \
-        (void)run, (void)other;                                              \
-        return CONDITION;                                                    \
+#define CHECK(NAME, CONDITION)                                                                                  \
+    static bool NAME(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *other) { \
+        (void)run, (void)other;                                                                                 \
+        return CONDITION;                                                                                       \
     }
 
 static int64_t whole(struct jinja_run *run, const struct jinja_value *value) {
@@ -33,8 +31,7 @@ static bool divides(struct jinja_run *run, const struct jinja_value *value, cons
 static bool is_case(struct jinja_run *run, const struct jinja_value *value, enum jinja_case how) {
     if (value->kind != JINJA_TEXT) return false;
     const struct jinja_value changed = jinja_text_case(run, value->text, how);
-    const struct jinja_value other =
-        jinja_text_case(run, value->text, how == JINJA_UPPER ? JINJA_LOWER : JINJA_UPPER);
+    const struct jinja_value other = jinja_text_case(run, value->text, how == JINJA_UPPER ? JINJA_LOWER : JINJA_UPPER);
     return jinja_equal(run, value, &changed) && !jinja_equal(run, value, &other);
 }
 
@@ -53,8 +50,8 @@ CHECK(is_sequence, value->kind == JINJA_TEXT || value->kind == JINJA_LIST || val
                        (value->kind == JINJA_MAP && !value->map->is_namespace))
 CHECK(is_iterable, value->kind == JINJA_TEXT || value->kind == JINJA_LIST || value->kind == JINJA_UNDEFINED ||
                        (value->kind == JINJA_MAP && !value->map->is_namespace))
-CHECK(is_callable, value->kind == JINJA_MACRO || value->kind == JINJA_METHOD ||
-                       value->kind == JINJA_FUNCTION || value->kind == JINJA_UNDEFINED)
+CHECK(is_callable, value->kind == JINJA_MACRO || value->kind == JINJA_METHOD || value->kind == JINJA_FUNCTION ||
+                       value->kind == JINJA_UNDEFINED)
 CHECK(is_upper, is_case(run, value, JINJA_UPPER))
 CHECK(is_lower, is_case(run, value, JINJA_LOWER))
 CHECK(is_odd, whole(run, value) % 2 != 0)

@@ -150,8 +150,7 @@ static struct jinja_value evaluate(const struct jinja_evaluator *e, const struct
 struct jinja_value jinja_evaluate(const struct jinja_evaluator *e, const struct jinja_node *node) {
     struct jinja_run *run = e->run;
     if (jinja_failed(run) || !jinja_charge(run, 1)) return jinja_undefined(NULL);
-    if (++run->depth > JINJA_DEPTH_MAX)
-        jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
+    if (++run->depth > JINJA_DEPTH_MAX) jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
     const struct jinja_value value = jinja_failed(run) ? jinja_undefined(NULL) : evaluate(e, node);
     run->depth--;
     return jinja_failed(run) ? jinja_undefined(NULL) : value;

@@ -21,16 +21,13 @@ static const struct jinja_text *text_of(struct jinja_run *run, const struct jinj
 /* ---- of texts ---- */
 
 JINJA_CALL(filter_trim) {
-    return jinja_text_strip(run, text_of(run, value), jinja_text_argument(run, arguments, 0, "chars"), true,
-                            true);
+    return jinja_text_strip(run, text_of(run, value), jinja_text_argument(run, arguments, 0, "chars"), true, true);
 }
 
 JINJA_CALL(filter_upper) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_UPPER); }
 JINJA_CALL(filter_lower) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_LOWER); }
 JINJA_CALL(filter_title) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_TITLE_WORDS); }
-JINJA_CALL(filter_capitalize) {
-    return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_CAPITALIZE);
-}
+JINJA_CALL(filter_capitalize) { return (void)arguments, jinja_text_case(run, text_of(run, value), JINJA_CAPITALIZE); }
 JINJA_CALL(filter_string) { return (void)arguments, jinja_to_text(run, value); }
 JINJA_CALL(filter_safe) { return (void)arguments, jinja_to_text(run, value); }
 JINJA_CALL(filter_tojson) { return jinja_to_json(run, value, arguments); }
@@ -38,8 +35,7 @@ JINJA_CALL(filter_tojson) { return jinja_to_json(run, value, arguments); }
 JINJA_CALL(filter_replace) {
     const struct jinja_text *old = jinja_text_argument(run, arguments, 0, "old");
     const struct jinja_text *new_text = jinja_text_argument(run, arguments, 1, "new");
-    if (old == NULL || new_text == NULL)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "replace needs two texts");
+    if (old == NULL || new_text == NULL) return jinja_fail(run, STATUS_UNSUPPORTED, "replace needs two texts");
     return jinja_text_replace(run, text_of(run, value), old, new_text,
                               jinja_integer_argument(run, arguments, 2, "count", -1));
 }
@@ -61,8 +57,8 @@ JINJA_CALL(filter_indent) {
 /* ---- of numbers ---- */
 
 /* A text as Python's int() or float() reads it, else false. */
-static bool read_number(struct jinja_run *run, const struct jinja_value *value, double *real,
-                        int64_t *integer, bool *is_integer) {
+static bool read_number(struct jinja_run *run, const struct jinja_value *value, double *real, int64_t *integer,
+                        bool *is_integer) {
     char text[64], *end;
     *is_integer = false;
     if (jinja_is_number(value)) {
@@ -99,8 +95,7 @@ JINJA_CALL(filter_float) {
     int64_t integer;
     bool is_integer;
     const struct jinja_value *otherwise = jinja_argument(arguments, 0, "default");
-    if (!read_number(run, value, &real, &integer, &is_integer))
-        return otherwise != NULL ? *otherwise : jinja_real(0);
+    if (!read_number(run, value, &real, &integer, &is_integer)) return otherwise != NULL ? *otherwise : jinja_real(0);
     return jinja_real(real);
 }
 
@@ -114,8 +109,7 @@ JINJA_CALL(filter_abs) {
 
 JINJA_CALL(filter_round) {
     const int64_t digits = jinja_integer_argument(run, arguments, 0, "precision", 0);
-    if (!jinja_is_number(value) || digits < 0 || digits > 15 ||
-        jinja_argument(arguments, 1, "method") != NULL)
+    if (!jinja_is_number(value) || digits < 0 || digits > 15 || jinja_argument(arguments, 1, "method") != NULL)
         return jinja_fail(run, STATUS_UNSUPPORTED, "round of %s", jinja_kind_name(value));
     const double scale = pow(10, (double)digits);
     return jinja_real(nearbyint(jinja_as_real(value) * scale) / scale);
@@ -190,8 +184,7 @@ JINJA_CALL(filter_reverse) {
 JINJA_CALL(filter_items) {
     (void)arguments;
     if (value->kind == JINJA_UNDEFINED) return jinja_list(run, false);
-    if (value->kind != JINJA_MAP)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "items of %s", jinja_kind_name(value));
+    if (value->kind != JINJA_MAP) return jinja_fail(run, STATUS_UNSUPPORTED, "items of %s", jinja_kind_name(value));
     return jinja_map_pairs(run, value->map);
 }
 
@@ -252,8 +245,7 @@ static struct jinja_value choose(struct jinja_run *run, const struct jinja_value
     const struct jinja_value *attribute = by_attribute ? jinja_argument(arguments, 0, NULL) : NULL;
     const char *name = word_at(arguments, first, word);
     const struct jinja_check *check = name != NULL ? jinja_find_check(name) : NULL;
-    if (arguments->count > first && check == NULL)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "an unknown test");
+    if (arguments->count > first && check == NULL) return jinja_fail(run, STATUS_UNSUPPORTED, "an unknown test");
     const struct jinja_arguments rest = rest_of(arguments, first + 1);
     const struct jinja_list *items = jinja_items(run, value);
     struct jinja_value chosen = jinja_list(run, false);
@@ -276,8 +268,7 @@ JINJA_CALL(filter_map) {
     const struct jinja_value *otherwise = jinja_argument(arguments, SIZE_MAX, "default");
     const char *name = word_at(arguments, 0, word);
     const struct jinja_filter *filter = name != NULL ? jinja_find_filter(name) : NULL;
-    if (attribute == NULL && filter == NULL)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "map by an unknown filter");
+    if (attribute == NULL && filter == NULL) return jinja_fail(run, STATUS_UNSUPPORTED, "map by an unknown filter");
     const struct jinja_arguments rest = rest_of(arguments, 1);
     const struct jinja_list *items = jinja_items(run, value);
     struct jinja_value mapped = jinja_list(run, false);
@@ -298,8 +289,8 @@ static struct jinja_value folded(struct jinja_run *run, struct jinja_value key, 
 }
 
 /* Merges, so that n items take n log n steps and equal ones keep their order. */
-static void sort(struct jinja_run *run, struct jinja_value *keys, struct jinja_value *items,
-                 struct jinja_value *spare, size_t count, bool reverses) {
+static void sort(struct jinja_run *run, struct jinja_value *keys, struct jinja_value *items, struct jinja_value *spare,
+                 size_t count, bool reverses) {
     for (size_t width = 1; width < count && !jinja_failed(run); width *= 2) {
         struct jinja_value *key_to = spare, *item_to = spare + count;
         for (size_t begin = 0; begin < count; begin += 2 * width) {
@@ -345,8 +336,7 @@ JINJA_CALL(filter_sort) {
 JINJA_CALL(filter_dictsort) {
     const struct jinja_text *by = jinja_text_argument(run, arguments, 1, "by");
     const struct jinja_value place = jinja_integer(by != NULL && jinja_text_is(by, "value") ? 1 : 0);
-    if (value->kind != JINJA_MAP)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "dictsort of %s", jinja_kind_name(value));
+    if (value->kind != JINJA_MAP) return jinja_fail(run, STATUS_UNSUPPORTED, "dictsort of %s", jinja_kind_name(value));
     const struct jinja_value pairs = jinja_map_pairs(run, value->map);
     if (jinja_failed(run)) return pairs;
     return sorted(run, pairs.list, &place, jinja_bool_argument(arguments, 0, "case_sensitive", false),
@@ -409,8 +399,7 @@ const struct jinja_filter *jinja_find_filter(const char *name) {
 }
 
 struct jinja_value jinja_call_filter(struct jinja_run *run, const struct jinja_filter *filter,
-                                     const struct jinja_value *value,
-                                     const struct jinja_arguments *arguments) {
+                                     const struct jinja_value *value, const struct jinja_arguments *arguments) {
     if (jinja_failed(run) || !jinja_charge(run, 1)) return jinja_undefined(NULL);
     return filter->call(run, value, arguments);
 }

@@ -21,8 +21,7 @@ static struct jinja_value range(struct jinja_run *run, const struct jinja_argume
 }
 
 /* namespace(a=1), dict(a=1). */
-static struct jinja_value make_map(struct jinja_run *run, const struct jinja_arguments *arguments,
-                                   bool is_namespace) {
+static struct jinja_value make_map(struct jinja_run *run, const struct jinja_arguments *arguments, bool is_namespace) {
     struct jinja_value map = jinja_map(run, is_namespace);
     for (size_t i = 0; i < arguments->count && !jinja_failed(run); i++) {
         const struct jinja_value *value = &arguments->values[i];
@@ -30,8 +29,7 @@ static struct jinja_value make_map(struct jinja_run *run, const struct jinja_arg
             jinja_map_set(run, map.map, jinja_text_word(run, arguments->names[i]), *value);
             continue;
         }
-        if (value->kind != JINJA_MAP)
-            return jinja_fail(run, STATUS_UNSUPPORTED, "a dictionary of what is none");
+        if (value->kind != JINJA_MAP) return jinja_fail(run, STATUS_UNSUPPORTED, "a dictionary of what is none");
         for (size_t n = 0; n < value->map->count && !jinja_failed(run); n++)
             jinja_map_set(run, map.map, value->map->entries[n].key, value->map->entries[n].value);
     }
@@ -41,8 +39,7 @@ static struct jinja_value make_map(struct jinja_run *run, const struct jinja_arg
 static struct jinja_value raise_exception(struct jinja_run *run, const struct jinja_arguments *arguments) {
     const struct jinja_value *what = jinja_argument(arguments, 0, "message");
     const struct jinja_value text = what != NULL ? jinja_to_text(run, what) : jinja_undefined(NULL);
-    if (text.kind != JINJA_TEXT)
-        return jinja_fail(run, STATUS_USAGE, "the chat template refuses this conversation");
+    if (text.kind != JINJA_TEXT) return jinja_fail(run, STATUS_USAGE, "the chat template refuses this conversation");
     return jinja_fail(run, STATUS_USAGE, "the chat template refuses this conversation: %.*s",
                       (int)(text.text->length < 200 ? text.text->length : 200), text.text->bytes);
 }

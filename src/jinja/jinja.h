@@ -25,8 +25,8 @@ enum { JINJA_SOURCE_BYTES_MAX = 128 << 10 };
 struct jinja_program;
 
 /* STATUS_UNSUPPORTED, with the line: the text is no template, or has a construct that is not known. */
-enum status jinja_program_create(struct jinja_program **program, const char *source, size_t length,
-                                 struct error *error) STATUS_CHECKED;
+enum status jinja_program_create(struct jinja_program **program, const char *source, size_t length, struct error *error)
+    STATUS_CHECKED;
 void jinja_program_destroy(struct jinja_program *program); /* NULL allowed */
 /* Whether the template reads a variable of this name anywhere. */
 bool jinja_program_reads(const struct jinja_program *program, const char *name);

@@ -148,11 +148,9 @@ struct jinja_builder {
     size_t length, capacity;
     bool by_template;
 };
-struct jinja_value jinja_text_value(struct jinja_run *run, const char *bytes, size_t length,
-                                    bool by_template);
+struct jinja_value jinja_text_value(struct jinja_run *run, const char *bytes, size_t length, bool by_template);
 struct jinja_value jinja_text_word(struct jinja_run *run, const char *word); /* by the template */
-struct jinja_value jinja_text_cut(struct jinja_run *run, const struct jinja_text *text, size_t begin,
-                                  size_t end);
+struct jinja_value jinja_text_cut(struct jinja_run *run, const struct jinja_text *text, size_t begin, size_t end);
 void jinja_put(struct jinja_builder *builder, const char *bytes, size_t length, bool by_template);
 void jinja_reserve(struct jinja_builder *builder, size_t length);     /* of an empty one */
 void jinja_put_word(struct jinja_builder *builder, const char *word); /* by the template */
@@ -182,13 +180,11 @@ struct jinja_value jinja_text_replace(struct jinja_run *run, const struct jinja_
 struct jinja_value jinja_list(struct jinja_run *run, bool is_tuple);
 struct jinja_value jinja_map(struct jinja_run *run, bool is_namespace);
 void jinja_list_add(struct jinja_run *run, struct jinja_list *list, struct jinja_value value);
-void jinja_map_set(struct jinja_run *run, struct jinja_map *map, struct jinja_value key,
-                   struct jinja_value value);
+void jinja_map_set(struct jinja_run *run, struct jinja_map *map, struct jinja_value key, struct jinja_value value);
 /* NULL: absent. */
 const struct jinja_value *jinja_map_find(struct jinja_run *run, const struct jinja_map *map,
                                          const struct jinja_value *key);
-const struct jinja_value *jinja_map_find_word(struct jinja_run *run, const struct jinja_map *map,
-                                              const char *word);
+const struct jinja_value *jinja_map_find_word(struct jinja_run *run, const struct jinja_map *map, const char *word);
 const char *jinja_kind_name(const struct jinja_value *value);
 bool jinja_is_number(const struct jinja_value *value); /* bool, too, as in Python */
 double jinja_as_real(const struct jinja_value *value);
@@ -197,8 +193,7 @@ bool jinja_is_true(const struct jinja_value *value);
 bool jinja_equal(struct jinja_run *run, const struct jinja_value *a, const struct jinja_value *b);
 /* < 0, 0, > 0; a failure where there is no order. */
 int jinja_compare(struct jinja_run *run, const struct jinja_value *a, const struct jinja_value *b);
-bool jinja_contains(struct jinja_run *run, const struct jinja_value *container,
-                    const struct jinja_value *value);
+bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *value);
 /* What a loop goes through: a list's items, keys, characters; nothing of what is undefined. */
 const struct jinja_list *jinja_items(struct jinja_run *run, const struct jinja_value *value);
 struct jinja_value jinja_map_pairs(struct jinja_run *run, const struct jinja_map *map);
@@ -220,24 +215,20 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json);
 
 /* ---- arguments.c ---- */
 /* The argument at this place or of this name; NULL: not given. */
-const struct jinja_value *jinja_argument(const struct jinja_arguments *arguments, size_t place,
-                                         const char *name);
+const struct jinja_value *jinja_argument(const struct jinja_arguments *arguments, size_t place, const char *name);
 const struct jinja_text *jinja_text_argument(struct jinja_run *run, const struct jinja_arguments *arguments,
                                              size_t place, const char *name);
 int64_t jinja_integer_argument(struct jinja_run *run, const struct jinja_arguments *arguments, size_t place,
                                const char *name, int64_t otherwise);
-bool jinja_bool_argument(const struct jinja_arguments *arguments, size_t place, const char *name,
-                         bool otherwise);
+bool jinja_bool_argument(const struct jinja_arguments *arguments, size_t place, const char *name, bool otherwise);
 
 /* ---- attributes.c ---- */
 /* value.name and value[key]; undefined where there is none. */
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name);
-struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value,
-                              const struct jinja_value *key);
+struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key);
 /* NULL: not given. */
-struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value,
-                               const struct jinja_value *begin, const struct jinja_value *end,
-                               const struct jinja_value *step);
+struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *begin,
+                               const struct jinja_value *end, const struct jinja_value *step);
 
 /* ---- methods.c, functions.c, filters.c ---- */
 typedef struct jinja_value jinja_call(struct jinja_run *run, const struct jinja_value *value,
@@ -257,8 +248,7 @@ struct jinja_value jinja_call_function(struct jinja_run *run, enum jinja_functio
 struct jinja_filter;
 const struct jinja_filter *jinja_find_filter(const char *name); /* NULL: unknown */
 struct jinja_value jinja_call_filter(struct jinja_run *run, const struct jinja_filter *filter,
-                                     const struct jinja_value *value,
-                                     const struct jinja_arguments *arguments);
+                                     const struct jinja_value *value, const struct jinja_arguments *arguments);
 struct jinja_check;
 const struct jinja_check *jinja_find_check(const char *name); /* a test: `is NAME`; NULL: unknown */
 bool jinja_call_check(struct jinja_run *run, const struct jinja_check *check, const struct jinja_value *value,
@@ -283,5 +273,5 @@ enum jinja_operator {
     JINJA_IN,
     JINJA_NOT_IN,
 };
-struct jinja_value jinja_operate(struct jinja_run *run, enum jinja_operator operation,
-                                 const struct jinja_value *left, const struct jinja_value *right);
+struct jinja_value jinja_operate(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
+                                 const struct jinja_value *right);

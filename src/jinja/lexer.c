@@ -6,8 +6,7 @@
 #include "jinja/node_internal.h"
 
 static enum status wrong(struct jinja_lexer *lexer, const char *what) {
-    return error_set(lexer->error, STATUS_UNSUPPORTED, "tokenizer.chat_template, line %u: %s", lexer->line,
-                     what);
+    return error_set(lexer->error, STATUS_UNSUPPORTED, "tokenizer.chat_template, line %u: %s", lexer->line, what);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
@@ -104,8 +103,7 @@ static enum status data_token(struct jinja_lexer *lexer, struct jinja_token *tok
     lexer->state = token->kind == TOKEN_OUTPUT_BEGIN ? LEXER_IN_OUTPUT : LEXER_IN_BLOCK;
     lexer->brackets = 0;
     pass(lexer, 2);
-    if (lexer->at < lexer->length && strchr("-+", lexer->source[lexer->at]) != NULL &&
-        lexer->source[lexer->at] != '\0')
+    if (lexer->at < lexer->length && strchr("-+", lexer->source[lexer->at]) != NULL && lexer->source[lexer->at] != '\0')
         pass(lexer, 1);
     return STATUS_OK;
 }
@@ -240,9 +238,8 @@ static bool end_token(struct jinja_lexer *lexer, struct jinja_token *token) {
 }
 
 static enum status mark_token(struct jinja_lexer *lexer, struct jinja_token *token) {
-    static const char *const marks[] = {"//", "**", "==", "!=", "<=", ">=", "(", ")", "[",
-                                        "]",  "{",  "}",  ",",  ".",  ":",  "|", "~", "+",
-                                        "-",  "*",  "/",  "%",  "<",  ">",  "=", ";"};
+    static const char *const marks[] = {"//", "**", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",",
+                                        ".",  ":",  "|",  "~",  "+",  "-",  "*", "/", "%", "<", ">", "=", ";"};
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         if (!is_next(lexer, marks[i])) continue;
         token->kind = TOKEN_MARK;

@@ -39,8 +39,7 @@ static bool begins(const struct jinja_text *text, const struct jinja_value *part
 
 static bool ends(const struct jinja_text *text, const struct jinja_value *part) {
     return part->kind == JINJA_TEXT && part->text->length <= text->length &&
-           memcmp(text->bytes + text->length - part->text->length, part->text->bytes, part->text->length) ==
-               0;
+           memcmp(text->bytes + text->length - part->text->length, part->text->bytes, part->text->length) == 0;
 }
 
 /* A text, or a tuple of them. */
@@ -56,13 +55,9 @@ static struct jinja_value with_any(struct jinja_run *run, const struct jinja_val
     return jinja_bool(has_any);
 }
 
-JINJA_CALL(starts_with) {
-    return with_any(run, value, arguments, begins);
-}
+JINJA_CALL(starts_with) { return with_any(run, value, arguments, begins); }
 
-JINJA_CALL(ends_with) {
-    return with_any(run, value, arguments, ends);
-}
+JINJA_CALL(ends_with) { return with_any(run, value, arguments, ends); }
 
 JINJA_CALL(remove_prefix) {
     const struct jinja_value *part = jinja_argument(arguments, 0, NULL);
@@ -89,8 +84,7 @@ JINJA_CALL(count) {
     const struct jinja_text *part = jinja_text_argument(run, arguments, 0, NULL);
     if (part == NULL || part->length == 0) return jinja_fail(run, STATUS_UNSUPPORTED, "count needs a text");
     int64_t found = 0;
-    for (size_t at = 0; (at = jinja_text_find(run, value->text, part, at)) != SIZE_MAX; at += part->length)
-        found++;
+    for (size_t at = 0; (at = jinja_text_find(run, value->text, part, at)) != SIZE_MAX; at += part->length) found++;
     return jinja_integer(found);
 }
 
@@ -99,8 +93,7 @@ JINJA_CALL(join) {
     const struct jinja_value *parts = jinja_argument(arguments, 0, NULL);
     const struct jinja_list *list = parts != NULL ? jinja_items(run, parts) : NULL;
     for (size_t i = 0; list != NULL && i < list->count && jinja_charge(run, 1); i++) {
-        if (list->items[i].kind != JINJA_TEXT)
-            return jinja_fail(run, STATUS_UNSUPPORTED, "join of what is no text");
+        if (list->items[i].kind != JINJA_TEXT) return jinja_fail(run, STATUS_UNSUPPORTED, "join of what is no text");
         if (i > 0) jinja_print(&builder, value);
         jinja_print(&builder, &list->items[i]);
     }
@@ -208,8 +201,7 @@ bool jinja_has_method(const struct jinja_value *self, const char *name) {
 static struct jinja_value call_loop(struct jinja_run *run, const struct jinja_method *method,
                                     const struct jinja_arguments *arguments) {
     struct jinja_loop *loop = method->self.loop;
-    if (arguments->count == 0)
-        return jinja_fail(run, STATUS_UNSUPPORTED, "loop.%s needs a value", method->name);
+    if (arguments->count == 0) return jinja_fail(run, STATUS_UNSUPPORTED, "loop.%s needs a value", method->name);
     if (method->function == JINJA_CYCLE) return arguments->values[loop->index % arguments->count];
     const bool changed = !loop->has_changed || !jinja_equal(run, &loop->changed, &arguments->values[0]);
     loop->has_changed = true;

@@ -114,8 +114,7 @@ struct jinja_node *jinja_node_create(struct jinja_parser *parser, enum jinja_nod
 void jinja_node_add(struct jinja_parser *parser, struct jinja_node *node, const struct jinja_node *item,
                     const char *name, size_t *capacity);
 void jinja_parser_advance(struct jinja_parser *parser);
-void jinja_parser_fail(struct jinja_parser *parser, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void jinja_parser_fail(struct jinja_parser *parser, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool jinja_parser_is(const struct jinja_parser *parser, enum jinja_token_kind kind, const char *text);
 /* Passes a token like this; false: there was another one. */
 bool jinja_parser_skip(struct jinja_parser *parser, enum jinja_token_kind kind, const char *text);
@@ -129,8 +128,7 @@ const struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool wit
 const struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, const struct jinja_node *value);
 
 /* ---- parse.c ---- */
-const struct jinja_node *jinja_parse_body(struct jinja_parser *parser, const char *const *ends,
-                                          size_t end_count);
+const struct jinja_node *jinja_parse_body(struct jinja_parser *parser, const char *const *ends, size_t end_count);
 
 /* ---- scope.c, evaluate.c ---- */
 struct jinja_binding {
@@ -143,8 +141,7 @@ struct jinja_scope {
     size_t count, capacity;
 };
 struct jinja_scope *jinja_scope_create(struct jinja_run *run, struct jinja_scope *outer);
-void jinja_scope_set(struct jinja_run *run, struct jinja_scope *scope, const char *name,
-                     struct jinja_value value);
+void jinja_scope_set(struct jinja_run *run, struct jinja_scope *scope, const char *name, struct jinja_value value);
 struct jinja_value jinja_scope_get(struct jinja_run *run, const struct jinja_scope *scope, const char *name);
 /* To a name, or several: a, b = value. */
 void jinja_scope_assign(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *targets,

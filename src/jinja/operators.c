@@ -9,12 +9,10 @@ static struct jinja_value wrong(struct jinja_run *run, const char *what, const s
         return jinja_fail(run, STATUS_UNSUPPORTED, "'%.60s' is not there (%s)", left->name, what);
     if (right->kind == JINJA_UNDEFINED && right->name != NULL)
         return jinja_fail(run, STATUS_UNSUPPORTED, "'%.60s' is not there (%s)", right->name, what);
-    return jinja_fail(run, STATUS_UNSUPPORTED, "%s %s %s", jinja_kind_name(left), what,
-                      jinja_kind_name(right));
+    return jinja_fail(run, STATUS_UNSUPPORTED, "%s %s %s", jinja_kind_name(left), what, jinja_kind_name(right));
 }
 
-static struct jinja_value join(struct jinja_run *run, const struct jinja_value *left,
-                               const struct jinja_value *right) {
+static struct jinja_value join(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right) {
     struct jinja_builder builder = {.run = run};
     if (left->kind == JINJA_TEXT && right->kind == JINJA_TEXT)
         jinja_reserve(&builder, left->text->length + right->text->length); /* these may be whole books */
@@ -26,10 +24,8 @@ static struct jinja_value join(struct jinja_run *run, const struct jinja_value *
 static struct jinja_value add_lists(struct jinja_run *run, const struct jinja_list *left,
                                     const struct jinja_list *right) {
     struct jinja_value sum = jinja_list(run, left->is_tuple);
-    for (size_t i = 0; i < left->count && !jinja_failed(run); i++)
-        jinja_list_add(run, sum.list, left->items[i]);
-    for (size_t i = 0; i < right->count && !jinja_failed(run); i++)
-        jinja_list_add(run, sum.list, right->items[i]);
+    for (size_t i = 0; i < left->count && !jinja_failed(run); i++) jinja_list_add(run, sum.list, left->items[i]);
+    for (size_t i = 0; i < right->count && !jinja_failed(run); i++) jinja_list_add(run, sum.list, right->items[i]);
     return sum;
 }
 
@@ -41,10 +37,8 @@ static struct jinja_value repeat(struct jinja_run *run, const struct jinja_text 
     return jinja_built(&builder);
 }
 
-static struct jinja_value operate_reals(struct jinja_run *run, enum jinja_operator operation, double a,
-                                        double b) {
-    const bool divides =
-        operation == JINJA_DIVIDE || operation == JINJA_DIVIDE_FLOOR || operation == JINJA_REMAINDER;
+static struct jinja_value operate_reals(struct jinja_run *run, enum jinja_operator operation, double a, double b) {
+    const bool divides = operation == JINJA_DIVIDE || operation == JINJA_DIVIDE_FLOOR || operation == JINJA_REMAINDER;
     if (divides && b == 0) return jinja_fail(run, STATUS_UNSUPPORTED, "a division by zero");
     if (operation == JINJA_ADD) return jinja_real(a + b);
     if (operation == JINJA_SUBTRACT) return jinja_real(a - b);
@@ -73,8 +67,7 @@ static bool power(int64_t base, int64_t exponent, int64_t *result) {
     return true;
 }
 
-static struct jinja_value operate_integers(struct jinja_run *run, enum jinja_operator operation, int64_t a,
-                                           int64_t b) {
+static struct jinja_value operate_integers(struct jinja_run *run, enum jinja_operator operation, int64_t a, int64_t b) {
     int64_t result = 0;
     bool fits = true;
     const bool divides = operation == JINJA_DIVIDE_FLOOR || operation == JINJA_REMAINDER;
@@ -102,8 +95,7 @@ static struct jinja_value calculate(struct jinja_run *run, enum jinja_operator o
             return operate_reals(run, operation, jinja_as_real(left), jinja_as_real(right));
         return operate_integers(run, operation, jinja_as_integer(left), jinja_as_integer(right));
     }
-    if (operation == JINJA_ADD && left->kind == JINJA_TEXT && right->kind == JINJA_TEXT)
-        return join(run, left, right);
+    if (operation == JINJA_ADD && left->kind == JINJA_TEXT && right->kind == JINJA_TEXT) return join(run, left, right);
     if (operation == JINJA_ADD && left->kind == JINJA_LIST && right->kind == JINJA_LIST)
         return add_lists(run, left->list, right->list);
     if (operation == JINJA_MULTIPLY && left->kind == JINJA_TEXT && right->kind == JINJA_INTEGER)
@@ -111,8 +103,8 @@ static struct jinja_value calculate(struct jinja_run *run, enum jinja_operator o
     return wrong(run, names[operation], left, right);
 }
 
-struct jinja_value jinja_operate(struct jinja_run *run, enum jinja_operator operation,
-                                 const struct jinja_value *left, const struct jinja_value *right) {
+struct jinja_value jinja_operate(struct jinja_run *run, enum jinja_operator operation, const struct jinja_value *left,
+                                 const struct jinja_value *right) {
     if (jinja_failed(run)) return jinja_undefined(NULL);
     switch (operation) {
     case JINJA_ADD:

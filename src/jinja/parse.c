@@ -5,8 +5,7 @@
 enum { BODY_DEPTH_MAX = 50 };
 
 static void expect_block_end(struct jinja_parser *parser) {
-    if (!jinja_parser_skip(parser, TOKEN_BLOCK_END, NULL))
-        jinja_parser_fail(parser, "expected the end of the tag");
+    if (!jinja_parser_skip(parser, TOKEN_BLOCK_END, NULL)) jinja_parser_fail(parser, "expected the end of the tag");
 }
 
 /* A body up to `word`, with the rest of that tag. */
@@ -64,8 +63,7 @@ static const struct jinja_node *parse_for(struct jinja_parser *parser) {
     jinja_parser_expect(parser, TOKEN_WORD, "in");
     node->left = jinja_parse_tuple(parser, true);
     if (jinja_parser_skip(parser, TOKEN_WORD, "if")) node->fourth = jinja_parse_expression(parser);
-    if (jinja_parser_is(parser, TOKEN_WORD, "recursive"))
-        jinja_parser_fail(parser, "a recursive loop is not known");
+    if (jinja_parser_is(parser, TOKEN_WORD, "recursive")) jinja_parser_fail(parser, "a recursive loop is not known");
     expect_block_end(parser);
     parser->loop_depth++;
     node->right = jinja_parse_body(parser, ends, 2);
@@ -84,8 +82,7 @@ static const struct jinja_node *parse_set(struct jinja_parser *parser) {
     struct jinja_node *node = jinja_node_create(parser, NODE_SET);
     if (node == NULL) return NULL;
     parse_targets(parser, node);
-    if (node->count == 1 && jinja_parser_skip(parser, TOKEN_MARK, "."))
-        node->name = jinja_parser_word(parser);
+    if (node->count == 1 && jinja_parser_skip(parser, TOKEN_MARK, ".")) node->name = jinja_parser_word(parser);
     if (jinja_parser_skip(parser, TOKEN_MARK, "=")) {
         node->left = jinja_parse_tuple(parser, false);
         expect_block_end(parser);
@@ -139,8 +136,7 @@ static const struct jinja_node *data_node(struct jinja_parser *parser, const str
 /* The tag's end is not read: what follows it is no template. */
 static const struct jinja_node *parse_raw(struct jinja_parser *parser) {
     struct jinja_token token;
-    if (!jinja_parser_is(parser, TOKEN_BLOCK_END, NULL))
-        jinja_parser_fail(parser, "expected the end of the tag");
+    if (!jinja_parser_is(parser, TOKEN_BLOCK_END, NULL)) jinja_parser_fail(parser, "expected the end of the tag");
     if (parser->status == STATUS_OK) parser->status = jinja_raw_token(&parser->lexer, &token);
     if (parser->status != STATUS_OK) return NULL;
     const struct jinja_node *node = data_node(parser, &token);
@@ -184,8 +180,7 @@ static bool is_end(const struct jinja_parser *parser, const char *const *ends, s
     return false;
 }
 
-const struct jinja_node *jinja_parse_body(struct jinja_parser *parser, const char *const *ends,
-                                          size_t end_count) {
+const struct jinja_node *jinja_parse_body(struct jinja_parser *parser, const char *const *ends, size_t end_count) {
     struct jinja_node *body = jinja_node_create(parser, NODE_BODY);
     size_t capacity = 0;
     if (++parser->depth > BODY_DEPTH_MAX) jinja_parser_fail(parser, "it nests too deeply");
@@ -197,8 +192,7 @@ const struct jinja_node *jinja_parse_body(struct jinja_parser *parser, const cha
         } else if (jinja_parser_skip(parser, TOKEN_OUTPUT_BEGIN, NULL)) {
             struct jinja_node *output = jinja_node_create(parser, NODE_OUTPUT);
             if (output != NULL) output->left = jinja_parse_tuple(parser, false);
-            if (!jinja_parser_skip(parser, TOKEN_OUTPUT_END, NULL))
-                jinja_parser_fail(parser, "expected '}}'");
+            if (!jinja_parser_skip(parser, TOKEN_OUTPUT_END, NULL)) jinja_parser_fail(parser, "expected '}}'");
             node = output;
         } else if (jinja_parser_skip(parser, TOKEN_BLOCK_BEGIN, NULL)) {
             if (is_end(parser, ends, end_count)) break;

@@ -100,8 +100,8 @@ static bool skip_mark(struct jinja_parser *parser, const char *mark) {
     return jinja_parser_skip(parser, TOKEN_MARK, mark);
 }
 
-static struct jinja_node *node_of(struct jinja_parser *parser, enum jinja_node_kind kind,
-                                  const struct jinja_node *left, const struct jinja_node *right) {
+static struct jinja_node *node_of(struct jinja_parser *parser, enum jinja_node_kind kind, const struct jinja_node *left,
+                                  const struct jinja_node *right) {
     struct jinja_node *node = jinja_node_create(parser, kind);
     if (node == NULL) return NULL;
     node->left = left;
@@ -160,8 +160,7 @@ static const struct jinja_node *parse_word(struct jinja_parser *parser) {
 static const struct jinja_node *parse_text(struct jinja_parser *parser) {
     struct jinja_node *node = jinja_node_create(parser, NODE_CONSTANT);
     if (node == NULL) return NULL;
-    node->text =
-        (struct jinja_text){.bytes = parser->token.text, .length = parser->token.length, .by_template = true};
+    node->text = (struct jinja_text){.bytes = parser->token.text, .length = parser->token.length, .by_template = true};
     node->constant = (struct jinja_value){.kind = JINJA_TEXT, .text = &node->text};
     jinja_parser_advance(parser);
     while (jinja_parser_is(parser, TOKEN_TEXT_LITERAL, NULL)) {
@@ -180,8 +179,7 @@ static const struct jinja_node *parse_text(struct jinja_parser *parser) {
 }
 
 /* Up to the closing mark. */
-static const struct jinja_node *parse_items(struct jinja_parser *parser, enum jinja_node_kind kind,
-                                            const char *end) {
+static const struct jinja_node *parse_items(struct jinja_parser *parser, enum jinja_node_kind kind, const char *end) {
     struct jinja_node *node = jinja_node_create(parser, kind);
     size_t capacity = 0;
     while (parser->status == STATUS_OK && !is_mark(parser, end)) {
@@ -264,8 +262,7 @@ static const struct jinja_node *parse_subscript(struct jinja_parser *parser, con
     }
     jinja_parser_expect(parser, TOKEN_MARK, "]");
     if (!is_slice && parts[0] == NULL) jinja_parser_fail(parser, "expected a key");
-    struct jinja_node *node =
-        node_of(parser, is_slice ? NODE_SLICE : NODE_ITEM, left, is_slice ? NULL : parts[0]);
+    struct jinja_node *node = node_of(parser, is_slice ? NODE_SLICE : NODE_ITEM, left, is_slice ? NULL : parts[0]);
     if (node == NULL || !is_slice) return node;
     node->items = arena_array(&parser->program->arena, 3, sizeof *node->items);
     if (node->items == NULL) {
@@ -282,8 +279,7 @@ static bool parse_postfix(struct jinja_parser *parser, const struct jinja_node *
     if (skip_mark(parser, ".")) {
         struct jinja_node *member = NULL;
         if (jinja_parser_is(parser, TOKEN_INTEGER_LITERAL, NULL)) {
-            member =
-                node_of(parser, NODE_ITEM, *node, constant(parser, jinja_integer(parser->token.integer)));
+            member = node_of(parser, NODE_ITEM, *node, constant(parser, jinja_integer(parser->token.integer)));
             jinja_parser_advance(parser);
         } else if ((member = node_of(parser, NODE_MEMBER, *node, NULL)) != NULL) {
             member->name = jinja_parser_word(parser);
@@ -320,8 +316,7 @@ static bool is_argument(const struct jinja_parser *parser) {
         return !jinja_parser_is(parser, TOKEN_WORD, "else") && !jinja_parser_is(parser, TOKEN_WORD, "or") &&
                !jinja_parser_is(parser, TOKEN_WORD, "and") && !jinja_parser_is(parser, TOKEN_WORD, "is") &&
                !jinja_parser_is(parser, TOKEN_WORD, "if");
-    return jinja_parser_is(parser, TOKEN_TEXT_LITERAL, NULL) ||
-           jinja_parser_is(parser, TOKEN_INTEGER_LITERAL, NULL) ||
+    return jinja_parser_is(parser, TOKEN_TEXT_LITERAL, NULL) || jinja_parser_is(parser, TOKEN_INTEGER_LITERAL, NULL) ||
            jinja_parser_is(parser, TOKEN_FLOAT_LITERAL, NULL) || is_mark(parser, "[") || is_mark(parser, "{");
 }
 
@@ -485,13 +480,11 @@ static const struct jinja_node *parse_choice(struct jinja_parser *parser, bool w
     return parser->status == STATUS_OK ? node : NULL;
 }
 
-const struct jinja_node *jinja_parse_expression(struct jinja_parser *parser) {
-    return parse_choice(parser, false);
-}
+const struct jinja_node *jinja_parse_expression(struct jinja_parser *parser) { return parse_choice(parser, false); }
 
 static bool ends_tuple(const struct jinja_parser *parser) {
-    return parser->token.kind == TOKEN_BLOCK_END || parser->token.kind == TOKEN_OUTPUT_END ||
-           is_mark(parser, ")") || is_mark(parser, "=") || jinja_parser_is(parser, TOKEN_WORD, "in");
+    return parser->token.kind == TOKEN_BLOCK_END || parser->token.kind == TOKEN_OUTPUT_END || is_mark(parser, ")") ||
+           is_mark(parser, "=") || jinja_parser_is(parser, TOKEN_WORD, "in");
 }
 
 const struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool without_choice) {

@@ -120,9 +120,7 @@ void jinja_print(struct jinja_builder *builder, const struct jinja_value *value)
     case JINJA_LOOP:
     case JINJA_MACRO:
     case JINJA_METHOD:
-    case JINJA_FUNCTION:
-        jinja_fail(builder->run, STATUS_UNSUPPORTED, "%s is printed", jinja_kind_name(value));
-        break;
+    case JINJA_FUNCTION: jinja_fail(builder->run, STATUS_UNSUPPORTED, "%s is printed", jinja_kind_name(value)); break;
     }
     builder->run->depth--;
 }
@@ -174,8 +172,7 @@ static void put_json_text(struct json_form *form, const struct jinja_text *text)
 static void put_line(struct json_form *form, size_t depth) {
     if (form->indent < 0) return;
     put(form, "\n", 1);
-    for (size_t i = 0; i < depth * (size_t)form->indent && !jinja_failed(form->builder.run); i++)
-        put(form, " ", 1);
+    for (size_t i = 0; i < depth * (size_t)form->indent && !jinja_failed(form->builder.run); i++) put(form, " ", 1);
 }
 
 static void put_json_list(struct json_form *form, const struct jinja_list *list, size_t depth) {
@@ -254,8 +251,7 @@ struct jinja_value jinja_to_json(struct jinja_run *run, const struct jinja_value
                                  const struct jinja_arguments *arguments) {
     const struct jinja_value *indent = jinja_argument(arguments, 1, "indent");
     const struct jinja_value *separators = jinja_argument(arguments, 2, "separators");
-    struct json_form form = {
-        .builder = {.run = run}, .indent = -1, .item = ", ", .key = ": ", .key_length = 2};
+    struct json_form form = {.builder = {.run = run}, .indent = -1, .item = ", ", .key = ": ", .key_length = 2};
     if (indent != NULL && indent->kind != JINJA_NONE)
         form.indent = jinja_integer_argument(run, arguments, 1, "indent", 0);
     if (form.indent > 64) form.indent = 64;
@@ -264,8 +260,7 @@ struct jinja_value jinja_to_json(struct jinja_run *run, const struct jinja_value
     form.sorts = jinja_bool_argument(arguments, 3, "sort_keys", false);
     if (separators != NULL && separators->kind == JINJA_LIST && separators->list->count == 2 &&
         separators->list->items[0].kind == JINJA_TEXT && separators->list->items[1].kind == JINJA_TEXT) {
-        const struct jinja_text *item = separators->list->items[0].text,
-                                *key = separators->list->items[1].text;
+        const struct jinja_text *item = separators->list->items[0].text, *key = separators->list->items[1].text;
         form.item = item->bytes;
         form.item_length = item->length;
         form.key = key->bytes;
@@ -306,9 +301,7 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json) {
     switch (json_typeof(json)) {
     case JSON_OBJECT: value = from_object(run, json); break;
     case JSON_ARRAY: value = from_array(run, json); break;
-    case JSON_STRING:
-        value = jinja_text_value(run, json_string_value(json), json_string_length(json), false);
-        break;
+    case JSON_STRING: value = jinja_text_value(run, json_string_value(json), json_string_length(json), false); break;
     case JSON_INTEGER: value = jinja_integer(json_integer_value(json)); break;
     case JSON_REAL: value = jinja_real(json_real_value(json)); break;
     case JSON_TRUE: value = jinja_bool(true); break;

@@ -83,8 +83,7 @@ static void render_for(const struct renderer *r, const struct jinja_node *node) 
     for (; loop->index < items->count && !jinja_failed(run); loop->index++) {
         inner.evaluator.scope = jinja_scope_create(run, r->evaluator.scope);
         if (jinja_failed(run)) return;
-        jinja_scope_set(run, inner.evaluator.scope, "loop",
-                        (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
+        jinja_scope_set(run, inner.evaluator.scope, "loop", (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
         jinja_scope_assign(run, inner.evaluator.scope, node, items->items[loop->index]);
         if (render(&inner, node->right) == FLOW_BREAK) break;
     }
@@ -170,8 +169,7 @@ static enum flow render_node(const struct renderer *r, const struct jinja_node *
 static enum flow render(const struct renderer *r, const struct jinja_node *node) {
     struct jinja_run *run = r->evaluator.run;
     if (node == NULL || jinja_failed(run) || !jinja_charge(run, 1)) return FLOW_ON;
-    if (++run->depth > JINJA_DEPTH_MAX)
-        jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
+    if (++run->depth > JINJA_DEPTH_MAX) jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
     const enum flow flow = jinja_failed(run) ? FLOW_ON : render_node(r, node);
     run->depth--;
     return flow;
@@ -194,8 +192,7 @@ static char *read_source(struct arena *arena, const char *source, size_t *length
     return text;
 }
 
-static enum status parse(struct jinja_program *program, const char *source, size_t length,
-                         struct error *error) {
+static enum status parse(struct jinja_program *program, const char *source, size_t length, struct error *error) {
     const char *text = read_source(&program->arena, source, &length);
     if (text == NULL) return error_set(error, STATUS_MEMORY, "no memory for the chat template");
     struct jinja_parser parser = {.program = program,
@@ -215,9 +212,8 @@ enum status jinja_program_create(struct jinja_program **program, const char *sou
                                  struct error *error) {
     *program = NULL;
     if (length > JINJA_SOURCE_BYTES_MAX)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "tokenizer.chat_template: found %zu bytes, expected at most %d", length,
-                         JINJA_SOURCE_BYTES_MAX);
+        return error_set(error, STATUS_UNSUPPORTED, "tokenizer.chat_template: found %zu bytes, expected at most %d",
+                         length, JINJA_SOURCE_BYTES_MAX);
     struct jinja_program *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the chat template");
     arena_init(&made->arena);
@@ -250,11 +246,9 @@ static struct jinja_value make_messages(struct jinja_run *run, const struct jinj
         if (jinja_failed(run)) break;
         jinja_map_set(run, map.map, jinja_text_word(run, "role"), jinja_text_word(run, message->role));
         jinja_map_set(run, map.map, jinja_text_word(run, "content"),
-                      message->content != NULL
-                          ? jinja_text_value(run, message->content, message->length, false)
-                          : jinja_none());
-        const struct jinja_value more =
-            message->more != NULL ? jinja_from_json(run, message->more) : jinja_none();
+                      message->content != NULL ? jinja_text_value(run, message->content, message->length, false)
+                                               : jinja_none());
+        const struct jinja_value more = message->more != NULL ? jinja_from_json(run, message->more) : jinja_none();
         for (size_t n = 0; more.kind == JINJA_MAP && n < more.map->count && !jinja_failed(run); n++)
             jinja_map_set(run, map.map, more.map->entries[n].key, more.map->entries[n].value);
         jinja_list_add(run, list.list, map);
@@ -279,8 +273,7 @@ void jinja_output_deinit(struct jinja_output *output) {
     *output = (struct jinja_output){0};
 }
 
-static enum status take_output(const struct jinja_builder *builder, struct jinja_output *output,
-                               struct error *error) {
+static enum status take_output(const struct jinja_builder *builder, struct jinja_output *output, struct error *error) {
     output->length = builder->length;
     if (builder->length == 0) return STATUS_OK;
     output->bytes = malloc(builder->length);

@@ -43,8 +43,7 @@ struct jinja_value jinja_fail(struct jinja_run *run, enum status status, const c
     for (char *c = message; *c != '\0'; c++)
         if ((unsigned char)*c < ' ') *c = ' '; /* one line */
     if (status == STATUS_UNSUPPORTED)
-        run->status =
-            error_set(run->error, status, "tokenizer.chat_template, line %u: %s", run->line, message);
+        run->status = error_set(run->error, status, "tokenizer.chat_template, line %u: %s", run->line, message);
     else
         run->status = error_set(run->error, status, "%s", message);
     return nothing;
@@ -53,8 +52,7 @@ struct jinja_value jinja_fail(struct jinja_run *run, enum status status, const c
 bool jinja_charge(struct jinja_run *run, uint64_t steps) {
     run->steps += steps;
     if (run->steps > run->steps_max)
-        jinja_fail(run, STATUS_USAGE,
-                   "tokenizer.chat_template takes more than %llu steps for this conversation",
+        jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template takes more than %llu steps for this conversation",
                    (unsigned long long)run->steps_max);
     return run->status == STATUS_OK;
 }
@@ -83,8 +81,8 @@ static struct jinja_block *block_create(struct jinja_run *run, size_t bytes) {
 void *jinja_allocate(struct jinja_run *run, size_t bytes) {
     if (run->status != STATUS_OK) return NULL;
     if (bytes > run->bytes_max - run->used_bytes) {
-        jinja_fail(run, STATUS_USAGE,
-                   "tokenizer.chat_template takes more than %zu bytes for this conversation", run->bytes_max);
+        jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template takes more than %zu bytes for this conversation",
+                   run->bytes_max);
         return NULL;
     }
     bytes = (bytes + 15) / 16 * 16;

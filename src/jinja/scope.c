@@ -9,8 +9,7 @@ struct jinja_scope *jinja_scope_create(struct jinja_run *run, struct jinja_scope
     return scope;
 }
 
-void jinja_scope_set(struct jinja_run *run, struct jinja_scope *scope, const char *name,
-                     struct jinja_value value) {
+void jinja_scope_set(struct jinja_run *run, struct jinja_scope *scope, const char *name, struct jinja_value value) {
     if (jinja_failed(run)) return;
     for (size_t i = 0; i < scope->count && jinja_charge(run, 1); i++) {
         if (strcmp(scope->bindings[i].name, name) != 0) continue;
@@ -48,6 +47,5 @@ void jinja_scope_assign(struct jinja_run *run, struct jinja_scope *scope, const 
         jinja_fail(run, STATUS_UNSUPPORTED, "%zu values for %zu names", items->count, targets->count);
         return;
     }
-    for (size_t i = 0; i < targets->count; i++)
-        jinja_scope_set(run, scope, targets->items[i]->name, items->items[i]);
+    for (size_t i = 0; i < targets->count; i++) jinja_scope_set(run, scope, targets->items[i]->name, items->items[i]);
 }

@@ -3,8 +3,7 @@
 
 #include "jinja/jinja_internal.h"
 
-static struct jinja_value split_blanks(struct jinja_run *run, const struct jinja_text *text,
-                                       int64_t count_max) {
+static struct jinja_value split_blanks(struct jinja_run *run, const struct jinja_text *text, int64_t count_max) {
     struct jinja_value parts = jinja_list(run, false);
     size_t begin = SIZE_MAX;
     if (!jinja_charge_bytes(run, text->length)) return jinja_undefined(NULL);
@@ -36,8 +35,7 @@ static void reverse(struct jinja_list *list) {
 
 static size_t find_last(const struct jinja_text *text, const struct jinja_text *wanted, size_t end) {
     for (size_t at = end; at >= wanted->length; at--)
-        if (memcmp(text->bytes + at - wanted->length, wanted->bytes, wanted->length) == 0)
-            return at - wanted->length;
+        if (memcmp(text->bytes + at - wanted->length, wanted->bytes, wanted->length) == 0) return at - wanted->length;
     return SIZE_MAX;
 }
 
@@ -45,8 +43,7 @@ static struct jinja_value split_from_right(struct jinja_run *run, const struct j
                                            const struct jinja_text *separator, int64_t count_max) {
     struct jinja_value parts = jinja_list(run, false);
     size_t end = text->length;
-    if (!jinja_charge(run, text->length + text->length / 64 * separator->length))
-        return jinja_undefined(NULL);
+    if (!jinja_charge(run, text->length + text->length / 64 * separator->length)) return jinja_undefined(NULL);
     for (int64_t n = 0; (count_max < 0 || n < count_max) && !jinja_failed(run); n++) {
         const size_t found = find_last(text, separator, end);
         if (found == SIZE_MAX) break;
@@ -119,8 +116,7 @@ struct jinja_value jinja_text_indent(struct jinja_run *run, const struct jinja_t
             continue;
         }
         if (!is_first) jinja_put(&builder, "\n", 1, true);
-        if (is_first ? first : blank || at > begin)
-            jinja_put_text(&builder, indentation, 0, indentation->length);
+        if (is_first ? first : blank || at > begin) jinja_put_text(&builder, indentation, 0, indentation->length);
         jinja_put_text(&builder, text, begin, at);
         is_first = false;
         if (at == text->length) break;

@@ -9,8 +9,7 @@ static bool mark_of(const struct jinja_text *text, size_t at) {
     return text->marks != NULL ? text->marks[at] != 0 : text->by_template;
 }
 
-struct jinja_value jinja_text_value(struct jinja_run *run, const char *bytes, size_t length,
-                                    bool by_template) {
+struct jinja_value jinja_text_value(struct jinja_run *run, const char *bytes, size_t length, bool by_template) {
     struct jinja_text *text = jinja_allocate(run, sizeof *text);
     if (text == NULL) return jinja_undefined(NULL);
     *text = (struct jinja_text){.bytes = bytes, .length = length, .by_template = by_template};
@@ -21,8 +20,7 @@ struct jinja_value jinja_text_word(struct jinja_run *run, const char *word) {
     return jinja_text_value(run, word, strlen(word), true);
 }
 
-struct jinja_value jinja_text_cut(struct jinja_run *run, const struct jinja_text *text, size_t begin,
-                                  size_t end) {
+struct jinja_value jinja_text_cut(struct jinja_run *run, const struct jinja_text *text, size_t begin, size_t end) {
     struct jinja_text *cut = jinja_allocate(run, sizeof *cut);
     if (cut == NULL) return jinja_undefined(NULL);
     *cut = *text;
@@ -78,9 +76,7 @@ void jinja_reserve(struct jinja_builder *builder, size_t length) {
     if (builder->bytes != NULL) builder->capacity = length;
 }
 
-void jinja_put_word(struct jinja_builder *builder, const char *word) {
-    jinja_put(builder, word, strlen(word), true);
-}
+void jinja_put_word(struct jinja_builder *builder, const char *word) { jinja_put(builder, word, strlen(word), true); }
 
 void jinja_put_text(struct jinja_builder *builder, const struct jinja_text *text, size_t begin, size_t end) {
     if (end <= begin) return;
@@ -107,8 +103,8 @@ struct jinja_value jinja_built(struct jinja_builder *builder) {
 /* ---- characters: what is no UTF-8 is one character a byte ---- */
 
 size_t jinja_character(const struct jinja_text *text, size_t at, int32_t *code) {
-    const utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)text->bytes + at,
-                                                     (utf8proc_ssize_t)(text->length - at), code);
+    const utf8proc_ssize_t length =
+        utf8proc_iterate((const utf8proc_uint8_t *)text->bytes + at, (utf8proc_ssize_t)(text->length - at), code);
     if (length > 0) return (size_t)length;
     *code = -1;
     return 1;
@@ -134,8 +130,8 @@ size_t jinja_text_offset(const struct jinja_text *text, size_t character) {
 /* What Python's str.isspace says. */
 bool jinja_is_space(int32_t code) {
     return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
-           code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
-           code == 0x202F || code == 0x205F || code == 0x3000;
+           code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+           code == 0x205F || code == 0x3000;
 }
 
 static bool has_character(const struct jinja_text *characters, int32_t code) {
@@ -191,8 +187,7 @@ static bool parts_words(int32_t code) {
     return jinja_is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
 }
 
-struct jinja_value jinja_text_case(struct jinja_run *run, const struct jinja_text *text,
-                                   enum jinja_case how) {
+struct jinja_value jinja_text_case(struct jinja_run *run, const struct jinja_text *text, enum jinja_case how) {
     struct jinja_builder builder = {.run = run};
     bool starts = true;
     if (!jinja_charge_bytes(run, 8 * text->length)) return jinja_undefined(NULL);
@@ -204,8 +199,7 @@ struct jinja_value jinja_text_case(struct jinja_run *run, const struct jinja_tex
         if (other == code || other < 0)
             jinja_put(&builder, text->bytes + at, length, mark_of(text, at));
         else
-            jinja_put(&builder, (const char *)encoded, (size_t)utf8proc_encode_char(other, encoded),
-                      mark_of(text, at));
+            jinja_put(&builder, (const char *)encoded, (size_t)utf8proc_encode_char(other, encoded), mark_of(text, at));
         starts = how == JINJA_TITLE ? !is_letter(code) : parts_words(code);
         at += length;
     }
@@ -219,8 +213,7 @@ size_t jinja_text_find(struct jinja_run *run, const struct jinja_text *text, con
     if (from > text->length) return SIZE_MAX;
     const char *found = memmem(text->bytes + from, text->length - from, wanted->bytes, wanted->length);
     const size_t at = found != NULL ? (size_t)(found - text->bytes) : SIZE_MAX;
-    return jinja_charge_bytes(run, (found != NULL ? at : text->length) - from + wanted->length) ? at
-                                                                                                : SIZE_MAX;
+    return jinja_charge_bytes(run, (found != NULL ? at : text->length) - from + wanted->length) ? at : SIZE_MAX;
 }
 
 struct jinja_value jinja_text_replace(struct jinja_run *run, const struct jinja_text *text,

@@ -18,8 +18,7 @@ struct jinja_value jinja_map(struct jinja_run *run, bool is_namespace) {
 }
 
 /* The same items in a larger place; NULL: failed. */
-static void *grow(struct jinja_run *run, const void *items, size_t count, size_t *capacity,
-                  size_t item_bytes) {
+static void *grow(struct jinja_run *run, const void *items, size_t count, size_t *capacity, size_t item_bytes) {
     const size_t wanted = 2 * *capacity + 8;
     void *grown = jinja_allocate(run, wanted * item_bytes);
     if (grown == NULL) return NULL;
@@ -45,15 +44,13 @@ const struct jinja_value *jinja_map_find(struct jinja_run *run, const struct jin
     return NULL;
 }
 
-const struct jinja_value *jinja_map_find_word(struct jinja_run *run, const struct jinja_map *map,
-                                              const char *word) {
+const struct jinja_value *jinja_map_find_word(struct jinja_run *run, const struct jinja_map *map, const char *word) {
     const struct jinja_text text = {.bytes = word, .length = strlen(word)};
     const struct jinja_value key = {.kind = JINJA_TEXT, .text = &text};
     return jinja_map_find(run, map, &key);
 }
 
-void jinja_map_set(struct jinja_run *run, struct jinja_map *map, struct jinja_value key,
-                   struct jinja_value value) {
+void jinja_map_set(struct jinja_run *run, struct jinja_map *map, struct jinja_value key, struct jinja_value value) {
     if (jinja_failed(run)) return;
     struct jinja_value *known = (struct jinja_value *)jinja_map_find(run, map, &key);
     if (known != NULL) {
@@ -135,8 +132,7 @@ bool jinja_equal(struct jinja_run *run, const struct jinja_value *a, const struc
         return jinja_as_integer(a) == jinja_as_integer(b);
     }
     if (a->kind != b->kind) return false;
-    if (++run->depth > JINJA_DEPTH_MAX)
-        jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
+    if (++run->depth > JINJA_DEPTH_MAX) jinja_fail(run, STATUS_USAGE, "tokenizer.chat_template nests too deeply");
     switch (a->kind) {
     case JINJA_UNDEFINED:
     case JINJA_NONE: equal = true; break;
@@ -178,8 +174,7 @@ int jinja_compare(struct jinja_run *run, const struct jinja_value *a, const stru
     return 0;
 }
 
-bool jinja_contains(struct jinja_run *run, const struct jinja_value *container,
-                    const struct jinja_value *value) {
+bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *value) {
     switch (container->kind) {
     case JINJA_TEXT:
         if (value->kind != JINJA_TEXT) break;

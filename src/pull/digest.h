@@ -9,10 +9,8 @@ struct digest {
 };
 
 enum status digest_begin(struct digest *digest, struct error *error) STATUS_CHECKED;
-enum status digest_add(struct digest *digest, const void *bytes, size_t count, struct error *error)
-    STATUS_CHECKED;
-enum status digest_end(struct digest *digest, char text[SHA256_TEXT_BYTES], struct error *error)
-    STATUS_CHECKED;
+enum status digest_add(struct digest *digest, const void *bytes, size_t count, struct error *error) STATUS_CHECKED;
+enum status digest_end(struct digest *digest, char text[SHA256_TEXT_BYTES], struct error *error) STATUS_CHECKED;
 void digest_abort(struct digest *digest); /* safe after digest_end */
 
 /* 64 hexadecimal digits. */

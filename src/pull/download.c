@@ -25,11 +25,10 @@ struct transfer {
     const struct download_listener *listener;
     char *path, *part, *origin; /* owned: NAME, NAME.part, .NAME.json */
     int file;
-    uint64_t offset, size_bytes; /* bytes in the part; of the whole, UINT64_MAX: not known */
-    char tag[HTTP_TAG_BYTES],
-        sha256[SHA256_TEXT_BYTES]; /* which bytes they are: by the server, "": not known */
-    struct digest digest;          /* of the part */
-    bool begins_anew;              /* what came is of another file, or its end is not known: from 0 */
+    uint64_t offset, size_bytes;                         /* bytes in the part; of the whole, UINT64_MAX: not known */
+    char tag[HTTP_TAG_BYTES], sha256[SHA256_TEXT_BYTES]; /* which bytes they are: by the server, "": not known */
+    struct digest digest;                                /* of the part */
+    bool begins_anew; /* what came is of another file, or its end is not known: from 0 */
     bool is_shown;
 };
 
@@ -39,8 +38,8 @@ static enum status no_memory(struct error *error) { return error_set(error, STAT
 
 static enum status write_origin(const struct transfer *transfer, struct error *error) {
     const struct download *download = transfer->download;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s?}", "url", download->address, "tag", transfer->tag,
-                             "sha256", transfer->sha256, "license", download->source->license);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s?}", "url", download->address, "tag", transfer->tag, "sha256",
+                             transfer->sha256, "license", download->source->license);
     if (root != NULL && transfer->size_bytes != UINT64_MAX)
         (void)json_object_set_new(root, "bytes", json_integer((json_int_t)transfer->size_bytes));
     struct file_writer writer;
@@ -124,22 +123,19 @@ static enum status open_part(struct transfer *transfer, struct error *error) {
 static enum status check_room(const struct transfer *transfer, struct error *error) {
     struct statvfs system;
     if (transfer->size_bytes == UINT64_MAX || fstatvfs(transfer->file, &system) != 0) return STATUS_OK;
-    const uint64_t room = (uint64_t)system.f_bavail * system.f_frsize,
-                   wanted = transfer->size_bytes - transfer->offset;
+    const uint64_t room = (uint64_t)system.f_bavail * system.f_frsize, wanted = transfer->size_bytes - transfer->offset;
     char needs[32], has[32];
     if (wanted <= room) return STATUS_OK;
-    return error_set(error, STATUS_IO,
-                     "%s: needs %s, and %s has %s: set LOAM_MODELS to a folder with more room",
-                     transfer->download->name, bytes_text(wanted, needs, sizeof needs),
-                     transfer->download->folder, bytes_text(room, has, sizeof has));
+    return error_set(error, STATUS_IO, "%s: needs %s, and %s has %s: set LOAM_MODELS to a folder with more room",
+                     transfer->download->name, bytes_text(wanted, needs, sizeof needs), transfer->download->folder,
+                     bytes_text(room, has, sizeof has));
 }
 
 /* The part is of these bytes: what the server said of it then is what it says now. */
 static bool is_same(const struct transfer *transfer, const struct http_response *response) {
     return response->begin == transfer->offset && response->size_bytes == transfer->size_bytes &&
            strcmp(response->sha256, transfer->sha256) == 0 &&
-           (response->sha256[0] != '\0' ||
-            (response->tag[0] != '\0' && strcmp(response->tag, transfer->tag) == 0));
+           (response->sha256[0] != '\0' || (response->tag[0] != '\0' && strcmp(response->tag, transfer->tag) == 0));
 }
 
 static enum status begins(void *context, const struct http_response *response, struct error *error) {
@@ -151,8 +147,7 @@ static enum status begins(void *context, const struct http_response *response, s
                          transfer->download->name);
     }
     if (response->status != 200 && !goes_on)
-        return source_refused(transfer->download->source, response->status, transfer->download->address,
-                              error);
+        return source_refused(transfer->download->source, response->status, transfer->download->address, error);
     if (!goes_on) {
         if (transfer->offset > 0) TRY(empty_part(transfer, error)); /* the server has no ranges */
         transfer->size_bytes = response->size_bytes;
@@ -174,8 +169,8 @@ static enum status check_magic(const struct transfer *transfer, struct error *er
         memcmp(magic, "GGUF", MAGIC_BYTES) == 0)
         return STATUS_OK;
     if (ftruncate(transfer->file, 0) != 0) return error_set_os(error, STATUS_IO, errno, "%s", transfer->part);
-    return error_set(error, STATUS_MODEL, "%.200s: found %s, expected a GGUF file",
-                     transfer->download->address, magic[0] == '<' ? "a web page" : "something else");
+    return error_set(error, STATUS_MODEL, "%.200s: found %s, expected a GGUF file", transfer->download->address,
+                     magic[0] == '<' ? "a web page" : "something else");
 }
 
 static enum status body(void *context, const void *bytes, size_t count, struct error *error) {
@@ -204,22 +199,18 @@ static bool stops(void *context) {
 /* Asks until all came.  A connection that breaks is asked again where it brought something; one that brings nothing,
  * TRIES times. */
 static enum status fetch(struct transfer *transfer, struct error *error) {
-    const struct http_listener listener = {
-        .context = transfer, .begins = begins, .body = body, .stops = stops};
+    const struct http_listener listener = {.context = transfer, .begins = begins, .body = body, .stops = stops};
     for (unsigned tries = 0; tries < TRIES; tries++) {
         struct http_response response;
-        const struct http_request request = {.url = transfer->download->address,
-                                             .token = transfer->download->source->token,
-                                             .offset = transfer->offset};
+        const struct http_request request = {
+            .url = transfer->download->address, .token = transfer->download->source->token, .offset = transfer->offset};
         const uint64_t before = transfer->offset;
         if (transfer->offset > 0 && transfer->offset == transfer->size_bytes) return STATUS_OK;
         transfer->begins_anew = false;
         enum status status = http_get(&request, &listener, &response, error);
-        if (status == STATUS_OK && transfer->size_bytes != UINT64_MAX &&
-            transfer->offset != transfer->size_bytes) {
-            status =
-                error_set(error, STATUS_IO, "%s: %llu bytes came of %llu", transfer->download->name,
-                          (unsigned long long)transfer->offset, (unsigned long long)transfer->size_bytes);
+        if (status == STATUS_OK && transfer->size_bytes != UINT64_MAX && transfer->offset != transfer->size_bytes) {
+            status = error_set(error, STATUS_IO, "%s: %llu bytes came of %llu", transfer->download->name,
+                               (unsigned long long)transfer->offset, (unsigned long long)transfer->size_bytes);
             transfer->begins_anew = transfer->offset > transfer->size_bytes;
         }
         if (status == STATUS_OK) return STATUS_OK;
@@ -254,8 +245,7 @@ static enum status check_digest(struct transfer *transfer, struct error *error) 
 static enum status put_in_place(const struct transfer *transfer, struct error *error) {
     TRY(write_origin(transfer, error));
     if (fsync(transfer->file) != 0) return error_set_os(error, STATUS_IO, errno, "%s", transfer->part);
-    if (rename(transfer->part, transfer->path) != 0)
-        return error_set_os(error, STATUS_IO, errno, "%s", transfer->path);
+    if (rename(transfer->part, transfer->path) != 0) return error_set_os(error, STATUS_IO, errno, "%s", transfer->path);
     int folder = open(transfer->download->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
         (void)fsync(folder);
@@ -277,15 +267,14 @@ static enum status check_present(struct transfer *transfer, bool *was_there, str
     return STATUS_OK;
 }
 
-enum status download_file(const struct download *download, const struct download_listener *listener,
-                          bool *was_there, struct error *error) {
+enum status download_file(const struct download *download, const struct download_listener *listener, bool *was_there,
+                          struct error *error) {
     struct transfer transfer = {.download = download, .listener = listener, .file = -1};
     transfer.digest.child = (struct child){.input = -1, .output = -1, .errors = -1};
     enum status status = STATUS_OK;
     if (asprintf(&transfer.path, "%s/%s", download->folder, download->name) < 0) transfer.path = NULL;
     if (asprintf(&transfer.part, "%s/%s.part", download->folder, download->name) < 0) transfer.part = NULL;
-    if (asprintf(&transfer.origin, "%s/.%s.json", download->folder, download->name) < 0)
-        transfer.origin = NULL;
+    if (asprintf(&transfer.origin, "%s/.%s.json", download->folder, download->name) < 0) transfer.origin = NULL;
     if (transfer.path == NULL || transfer.part == NULL || transfer.origin == NULL) status = no_memory(error);
     if (status == STATUS_OK) status = check_present(&transfer, was_there, error);
     if (status == STATUS_OK && !*was_there) {

@@ -23,5 +23,5 @@ struct download_listener {
 
 /* *was_there: it is in the folder already, from the same address.  STATUS_USAGE: from another one; STATUS_MODEL: other
  * bytes than expected, which are removed; STATUS_IO: also a full disk; STATUS_INTERRUPTED. */
-enum status download_file(const struct download *download, const struct download_listener *listener,
-                          bool *was_there, struct error *error) STATUS_CHECKED;
+enum status download_file(const struct download *download, const struct download_listener *listener, bool *was_there,
+                          struct error *error) STATUS_CHECKED;

@@ -127,13 +127,12 @@ static enum status make_config(char **config, const struct http_request *request
     bool fine = *config != NULL && add_setting(config, "url", request->url);
     char *bearer = NULL, range[32];
     if (fine && request->token != NULL)
-        fine = asprintf(&bearer, "Authorization: Bearer %s", request->token) > 0 &&
-               add_setting(config, "header", bearer);
+        fine =
+            asprintf(&bearer, "Authorization: Bearer %s", request->token) > 0 && add_setting(config, "header", bearer);
     snprintf(range, sizeof range, "%llu-", (unsigned long long)request->offset);
     if (fine && request->offset > 0) fine = add_setting(config, "range", range);
     free(bearer);
-    return fine ? STATUS_OK
-                : error_set(error, STATUS_USAGE, "control characters in the address or the token");
+    return fine ? STATUS_OK : error_set(error, STATUS_USAGE, "control characters in the address or the token");
 }
 
 static enum status start(struct child *child, const struct http_request *request, struct error *error) {
@@ -181,8 +180,7 @@ static enum status judge(struct child *child, struct http_response *response, st
     child_read_errors(child, said, sizeof said);
     int code = child_wait(child);
     if (code == 0) return STATUS_OK;
-    static const int cuts[] = {18, 28, 52,
-                               55, 56, 92}; /* partial, timeout, empty, send, receive, HTTP/2 stream */
+    static const int cuts[] = {18, 28, 52, 55, 56, 92}; /* partial, timeout, empty, send, receive, HTTP/2 stream */
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) response->is_cut |= code == cuts[i];
     return error_set(error, STATUS_IO, "%s", said[0] != '\0' ? said : "curl failed without a reason");
 }

@@ -24,8 +24,7 @@ enum status model_folder_path(char **path, struct error *error) {
     else if (home != NULL && home[0] != '\0')
         made = asprintf(path, "%s/.local/share/loam/models", home);
     else
-        return error_set(error, STATUS_USAGE,
-                         "where are the models?  set LOAM_MODELS to a folder (HOME is not set)");
+        return error_set(error, STATUS_USAGE, "where are the models?  set LOAM_MODELS to a folder (HOME is not set)");
     return made >= 0 ? STATUS_OK : no_memory(error);
 }
 
@@ -81,8 +80,7 @@ enum status model_folder_find(const char *name, char **path, struct error *error
     *path = NULL;
     char *folder;
     struct error none;
-    if (model_folder_path(&folder, &none) != STATUS_OK)
-        return STATUS_OK; /* without a home no model is there */
+    if (model_folder_path(&folder, &none) != STATUS_OK) return STATUS_OK; /* without a home no model is there */
     const struct known_model *known = known_model_find(name);
     const char *wanted = known != NULL ? known->file : name;
     DIR *files = opendir(folder);
@@ -125,8 +123,7 @@ static struct model_entry *find_first(struct model_list *list, const char *name)
     return NULL;
 }
 
-static enum status add_file(struct model_list *list, const char *folder, const char *file,
-                            struct error *error) {
+static enum status add_file(struct model_list *list, const char *folder, const char *file, struct error *error) {
     const bool is_part = ends_with(file, ".gguf.part");
     if (file[0] == '.' || (!is_part && !ends_with(file, ".gguf"))) return STATUS_OK;
     char *path;
@@ -156,26 +153,20 @@ static enum status add_file(struct model_list *list, const char *folder, const c
     struct model_entry *entry = &list->entries[list->count++];
     size_t stem;
     uint32_t index, count = 1;
-    *entry = (struct model_entry){.name = name,
-                                  .path = path,
-                                  .size_bytes = (uint64_t)info.st_size,
-                                  .file_count = !is_part,
-                                  .is_part = is_part};
+    *entry = (struct model_entry){
+        .name = name, .path = path, .size_bytes = (uint64_t)info.st_size, .file_count = !is_part, .is_part = is_part};
     entry->files_wanted = shard_parse(name, &stem, &index, &count) ? count : 1;
     read_origin(entry, folder);
     return STATUS_OK;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 static enum status read_names(const char *folder, char ***names, size_t *count, struct error *error) {
     *names = NULL;
     *count = 0;
     DIR *files = opendir(folder);
-    if (files == NULL)
-        return errno == ENOENT ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", folder);
+    if (files == NULL) return errno == ENOENT ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", folder);
     enum status status = STATUS_OK;
     for (const struct dirent *entry; status == STATUS_OK && (entry = readdir(files)) != NULL;) {
         char **grown = realloc(*names, (*count + 1) * sizeof *grown), *name = strdup(entry->d_name);

@@ -52,8 +52,7 @@ static enum status parse_repository(struct source *source, const char *text, str
         return no_memory(error);
     const bool fine = is_path(source->repository, 1) && strchr(source->repository, '/') != NULL &&
                       (source->file == NULL || is_path(source->file, 8));
-    return fine ? STATUS_OK
-                : error_set(error, STATUS_USAGE, "found 'hf:%.100s', expected hf:ORG/REPO:FILE", text);
+    return fine ? STATUS_OK : error_set(error, STATUS_USAGE, "found 'hf:%.100s', expected hf:ORG/REPO:FILE", text);
 }
 
 /* The last part of an address, without what follows ? or #. */
@@ -73,9 +72,8 @@ static enum status parse_address(struct source *source, const char *text, struct
     const size_t length = strlen(endpoint());
     const bool is_registry = strncmp(text, endpoint(), length) == 0 && text[length] == '/';
     const char *page = is_registry ? strstr(text, "/blob/") : NULL;
-    const int made = page != NULL
-                         ? asprintf(&source->address, "%.*s/resolve/%s", (int)(page - text), text, page + 6)
-                         : asprintf(&source->address, "%s", text);
+    const int made = page != NULL ? asprintf(&source->address, "%.*s/resolve/%s", (int)(page - text), text, page + 6)
+                                  : asprintf(&source->address, "%s", text);
     if (made < 0) {
         source->address = NULL;
         return no_memory(error);
@@ -97,11 +95,9 @@ enum status source_parse(struct source *source, const char *text, struct error *
     }
     char names[NAMES_BYTES] = "";
     for (size_t i = 0, used = 0; i < known_model_count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
-                                 known_models[i].name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", known_models[i].name);
     return error_set(error, STATUS_USAGE,
-                     "no model is called '%.60s': expected one of %s, or hf:ORG/REPO:FILE, or an address",
-                     text, names);
+                     "no model is called '%.60s': expected one of %s, or hf:ORG/REPO:FILE, or an address", text, names);
 }
 
 /* ---- the registry's listing ---- */
@@ -120,8 +116,7 @@ static enum status listing_begins(void *context, const struct http_response *res
 static enum status listing_body(void *context, const void *bytes, size_t count, struct error *error) {
     struct listing *listing = context;
     if (count > LISTING_BYTES_MAX - listing->text.length)
-        return error_set(error, STATUS_IO, "the registry's answer is longer than %d bytes",
-                         LISTING_BYTES_MAX);
+        return error_set(error, STATUS_IO, "the registry's answer is longer than %d bytes", LISTING_BYTES_MAX);
     return text_append(&listing->text, bytes, count) ? STATUS_OK : no_memory(error);
 }
 
@@ -142,8 +137,7 @@ static enum status fetch_listing(const struct source *source, struct listing *li
     if (status == STATUS_OK && response.status != 200)
         status = source_refused(source, response.status, source->repository, error);
     if (status == STATUS_OK) {
-        *root =
-            json_loadb(listing->text.bytes != NULL ? listing->text.bytes : "", listing->text.length, 0, NULL);
+        *root = json_loadb(listing->text.bytes != NULL ? listing->text.bytes : "", listing->text.length, 0, NULL);
         if (!json_is_object(*root)) status = error_set(error, STATUS_IO, "%.200s: found no JSON object", url);
     }
     free(url);
@@ -181,11 +175,10 @@ static enum status choose_file(struct source *source, const json_t *root, struct
     }
     if (count == 0)
         return error_set(error, STATUS_USAGE, "hf:%.100s has no GGUF file%s%.80s", source->repository,
-                         source->file != NULL ? " that is called " : "",
-                         source->file != NULL ? source->file : "");
+                         source->file != NULL ? " that is called " : "", source->file != NULL ? source->file : "");
     if (count > 1)
-        return error_set(error, STATUS_USAGE, "hf:%.60s has several: add :FILE, of %s%s", source->repository,
-                         names, used >= sizeof names ? "..." : "");
+        return error_set(error, STATUS_USAGE, "hf:%.60s has several: add :FILE, of %s%s", source->repository, names,
+                         used >= sizeof names ? "..." : "");
     free(source->file);
     source->file = strdup(found);
     return source->file != NULL ? STATUS_OK : no_memory(error);
@@ -200,19 +193,16 @@ static enum status make_address(struct source *source, struct error *error) {
         free(path);
         return no_memory(error);
     }
-    for (const char *c = source->file; *c != '\0'; c++)
-        end = *c == ' ' ? stpcpy(end, "%20") : (*end = *c, end + 1);
+    for (const char *c = source->file; *c != '\0'; c++) end = *c == ' ' ? stpcpy(end, "%20") : (*end = *c, end + 1);
     *end = '\0';
-    const int made =
-        asprintf(&source->address, "%s/%s/resolve/main/%s", endpoint(), source->repository, path);
+    const int made = asprintf(&source->address, "%s/%s/resolve/main/%s", endpoint(), source->repository, path);
     free(path);
     if (made >= 0) return STATUS_OK;
     source->address = NULL;
     return no_memory(error);
 }
 
-enum status source_resolve(struct source *source, bool (*stops)(void *context), void *context,
-                           struct error *error) {
+enum status source_resolve(struct source *source, bool (*stops)(void *context), void *context, struct error *error) {
     if (source->repository == NULL) return STATUS_OK;
     struct listing listing = {.stops = stops, .context = context};
     json_t *root = NULL;
@@ -240,24 +230,20 @@ enum status source_shard(const struct source *source, uint32_t index, char **add
     return STATUS_OK;
 }
 
-enum status source_refused(const struct source *source, unsigned http_status, const char *what,
-                           struct error *error) {
+enum status source_refused(const struct source *source, unsigned http_status, const char *what, struct error *error) {
     switch (http_status) {
     case 401:
     case 403:
         if (source->repository == NULL)
-            return error_set(error, STATUS_FAILED, "%.200s: %u, the server wants a permission", what,
-                             http_status);
-        return error_set(
-            error, STATUS_FAILED,
-            source->token == NULL
-                ? "%.100s: %u: there is no such model, or it needs a permission: agree to its terms at "
-                  "%s/%s and set HF_TOKEN"
-                : "%.100s: %u: HF_TOKEN does not open it; its terms are at %s/%s",
-            what, http_status, endpoint(), source->repository);
+            return error_set(error, STATUS_FAILED, "%.200s: %u, the server wants a permission", what, http_status);
+        return error_set(error, STATUS_FAILED,
+                         source->token == NULL
+                             ? "%.100s: %u: there is no such model, or it needs a permission: agree to its terms at "
+                               "%s/%s and set HF_TOKEN"
+                             : "%.100s: %u: HF_TOKEN does not open it; its terms are at %s/%s",
+                         what, http_status, endpoint(), source->repository);
     case 404: return error_set(error, STATUS_USAGE, "%.200s: 404, there is no such file", what);
-    case 429:
-        return error_set(error, STATUS_FAILED, "%.200s: 429, the server asks to wait: try again later", what);
+    case 429: return error_set(error, STATUS_FAILED, "%.200s: 429, the server asks to wait: try again later", what);
     default: return error_set(error, STATUS_FAILED, "%.200s: the server answered %u", what, http_status);
     }
 }

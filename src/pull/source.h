@@ -25,15 +25,15 @@ struct source {
 enum status source_parse(struct source *source, const char *text, struct error *error) STATUS_CHECKED;
 /* Asks the registry for its files and its licence.  STATUS_USAGE: none or several files are meant; the line names
  * them. */
-enum status source_resolve(struct source *source, bool (*stops)(void *context), void *context,
-                           struct error *error) STATUS_CHECKED;
+enum status source_resolve(struct source *source, bool (*stops)(void *context), void *context, struct error *error)
+    STATUS_CHECKED;
 void source_deinit(struct source *source);
 
 /* The address and name of file `index` (from 1) of a split model; owned by the caller. */
-enum status source_shard(const struct source *source, uint32_t index, char **address, char **name,
-                         struct error *error) STATUS_CHECKED;
+enum status source_shard(const struct source *source, uint32_t index, char **address, char **name, struct error *error)
+    STATUS_CHECKED;
 
 /* What a status other than 200 and 206 means to somebody who asked for `what`.  STATUS_FAILED, or STATUS_USAGE for what
  * is not there. */
-enum status source_refused(const struct source *source, unsigned http_status, const char *what,
-                           struct error *error) STATUS_CHECKED;
+enum status source_refused(const struct source *source, unsigned http_status, const char *what, struct error *error)
+    STATUS_CHECKED;

@@ -70,8 +70,8 @@ enum status chat_builder_encode(struct chat_builder *b, struct token_list *list)
     struct tokenize_part *parts = malloc(b->count * sizeof *parts);
     if (!parts) return error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
     for (size_t i = 0; i < b->count; i++)
-        parts[i] = (struct tokenize_part){
-            b->parts[i].id, b->text.bytes ? b->text.bytes + b->parts[i].start : NULL, b->parts[i].length};
+        parts[i] = (struct tokenize_part){b->parts[i].id, b->text.bytes ? b->text.bytes + b->parts[i].start : NULL,
+                                          b->parts[i].length};
     enum status status = tokenizer_encode_parts(b->tokenizer, parts, b->count, list, b->error);
     free(parts);
     return status;
@@ -95,8 +95,7 @@ static void reverse(char *to, const char *from, size_t length) {
 }
 
 /* Where wanted begins the last time; SIZE_MAX: nowhere.  Backwards and linear: both may be long, and of one letter. */
-static size_t find_last(const char *text, size_t text_length, const char *wanted, size_t length,
-                        char *space) {
+static size_t find_last(const char *text, size_t text_length, const char *wanted, size_t length, char *space) {
     reverse(space, text, text_length);
     reverse(space + text_length, wanted, length);
     const char *found = memmem(space, text_length, space + text_length, length);
@@ -115,15 +114,13 @@ void chat_builder_cut(struct chat_builder *b, const char *text, size_t length) {
     const size_t found = find_last(b->text.bytes, b->text.length, trimmed.content, trimmed.length, space);
     free(space);
     if (found == SIZE_MAX) {
-        b->status =
-            error_set(b->error, STATUS_USAGE, "the chat template does not show the answer to go on with");
+        b->status = error_set(b->error, STATUS_USAGE, "the chat template does not show the answer to go on with");
         return;
     }
     /* Blanks that the template left are the beginning of the answer, too. */
     const size_t blanks = (size_t)(text + length - trimmed.content) - trimmed.length;
     size_t end = found + trimmed.length;
-    if (b->text.length - end >= blanks &&
-        memcmp(b->text.bytes + end, trimmed.content + trimmed.length, blanks) == 0)
+    if (b->text.length - end >= blanks && memcmp(b->text.bytes + end, trimmed.content + trimmed.length, blanks) == 0)
         end += blanks;
     while (b->count > 0) {
         struct chat_part *part = &b->parts[b->count - 1];

@@ -59,8 +59,8 @@ void chat_builder_deinit(struct chat_builder *b);
 
 /* ---- chat_jinja.c ---- */
 /* The template of this text, once it was tried.  STATUS_UNSUPPORTED: it cannot be used, and why. */
-enum status chat_jinja_create(struct chat_template *chat, const char *text, size_t length,
-                              struct error *error) STATUS_CHECKED;
+enum status chat_jinja_create(struct chat_template *chat, const char *text, size_t length, struct error *error)
+    STATUS_CHECKED;
 void chat_jinja_build(struct chat_builder *b, const struct chat_conversation *conversation);
 
 static inline const char *chat_role_name(enum chat_role role) {

@@ -19,8 +19,7 @@ static void put_json(struct variables *v, const char *name, const json_t *json) 
 }
 
 static void put_mark(struct variables *v, const char *name, const char *text, size_t length) {
-    v->items[v->count++] =
-        (struct jinja_variable){.name = name, .text = text, .length = length, .by_template = true};
+    v->items[v->count++] = (struct jinja_variable){.name = name, .text = text, .length = length, .by_template = true};
 }
 
 /* What a request may not say for itself. */
@@ -161,10 +160,8 @@ static void put_output(struct chat_builder *b, const struct jinja_output *output
 static bool ends_in_thought(const struct jinja_output *output) {
     static const char mark[] = "<think>";
     size_t end = output->length;
-    while (end > 0 && strchr(" \n\t\r", output->bytes[end - 1]) != NULL && output->bytes[end - 1] != '\0')
-        end--;
-    return end >= sizeof mark - 1 &&
-           memcmp(output->bytes + end - (sizeof mark - 1), mark, sizeof mark - 1) == 0 &&
+    while (end > 0 && strchr(" \n\t\r", output->bytes[end - 1]) != NULL && output->bytes[end - 1] != '\0') end--;
+    return end >= sizeof mark - 1 && memcmp(output->bytes + end - (sizeof mark - 1), mark, sizeof mark - 1) == 0 &&
            output->marks[end - 1] != 0;
 }
 
@@ -262,20 +259,18 @@ static bool shows(const struct chat_template *chat, const struct trial *trial, e
     const enum status rendered = try(chat, trial, &output, error);
     bool shows_all = rendered == STATUS_OK;
     for (size_t i = 0; i < trial->wanted_count && shows_all; i++)
-        shows_all = output.length > 0 && memmem(output.bytes, output.length, trial->wanted[i],
-                                                strlen(trial->wanted[i])) != NULL;
+        shows_all = output.length > 0 &&
+                    memmem(output.bytes, output.length, trial->wanted[i], strlen(trial->wanted[i])) != NULL;
     if (status != NULL) *status = rendered;
     jinja_output_deinit(&output);
     return shows_all;
 }
 
 static void try_order(struct chat_template *chat) {
-    const struct chat_message system_first[] = {words(CHAT_SYSTEM, said_by_system),
-                                                words(CHAT_USER, said_by_user)};
+    const struct chat_message system_first[] = {words(CHAT_SYSTEM, said_by_system), words(CHAT_USER, said_by_user)};
     const struct chat_message two_users[] = {words(CHAT_USER, said_by_user), words(CHAT_USER, said_again)};
-    const struct chat_message system_late[] = {
-        words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, said_by_model),
-        words(CHAT_SYSTEM, said_by_system), words(CHAT_USER, said_again)};
+    const struct chat_message system_late[] = {words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, said_by_model),
+                                               words(CHAT_SYSTEM, said_by_system), words(CHAT_USER, said_again)};
     const char *const both[] = {said_by_system, said_by_user}, *const users[] = {said_by_user, said_again};
     struct error ignored;
     chat->lacks_system = !shows(chat, &(struct trial){system_first, NULL, 2, NULL, both, 2}, NULL, &ignored);
@@ -346,8 +341,8 @@ static bool try_calls(struct chat_template *chat, const json_t *tools) {
         json_t *arguments = json_pack("{s:s}", tool_key, tool_value);
         json_t *given =
             chat->arguments_are_text ? json_string("{\"wordzkey\": \"wordzvalue\"}") : json_incref(arguments);
-        json_t *call = json_pack("{s:[{s:s, s:s, s:{s:s, s:o}}]}", "tool_calls", "id", "wordzid00", "type",
-                                 "function", "function", "name", tool_name, "arguments", given);
+        json_t *call = json_pack("{s:[{s:s, s:s, s:{s:s, s:o}}]}", "tool_calls", "id", "wordzid00", "type", "function",
+                                 "function", "name", tool_name, "arguments", given);
         json_t *result = json_pack("{s:s, s:s}", "tool_call_id", "wordzid00", "name", tool_name);
         const struct chat_message messages[] = {words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, ""),
                                                 words(CHAT_TOOL, said_by_tool)};
@@ -369,10 +364,9 @@ static void try_tools(struct chat_template *chat, const char *text, size_t lengt
     const char *const wanted[] = {tool_name, said_by_user};
     struct error ignored;
     if (!find_syntax(text, length, &chat->syntax)) return;
-    json_t *tools =
-        json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function",
-                  "name", tool_name, "description", "d", "parameters", "type", "object", "properties",
-                  tool_key, "type", "string", "description", "d", "required", tool_key);
+    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function",
+                              "name", tool_name, "description", "d", "parameters", "type", "object", "properties",
+                              tool_key, "type", "string", "description", "d", "required", tool_key);
     chat->shows_tools = tools != NULL && shows(chat, &(struct trial){&user, NULL, 1, tools, wanted, 2}, NULL, &ignored);
     chat->shows_calls = chat->shows_tools && try_calls(chat, tools);
     if (!chat->shows_calls) { /* half of it would mix two syntaxes */
@@ -384,8 +378,7 @@ static void try_tools(struct chat_template *chat, const char *text, size_t lengt
 
 /* What the template makes of a first question; of one with a system message, where it wants that. */
 static enum status try_words(const struct chat_template *chat, struct error *error) {
-    const struct chat_message messages[] = {words(CHAT_SYSTEM, said_by_system),
-                                            words(CHAT_USER, said_by_user)};
+    const struct chat_message messages[] = {words(CHAT_SYSTEM, said_by_system), words(CHAT_USER, said_by_user)};
     const char *const wanted[] = {said_by_user};
     enum status status;
     struct error ignored;
@@ -396,8 +389,7 @@ static enum status try_words(const struct chat_template *chat, struct error *err
     return error_set(error, STATUS_UNSUPPORTED, "tokenizer.chat_template does not show what a user says");
 }
 
-enum status chat_jinja_create(struct chat_template *chat, const char *text, size_t length,
-                              struct error *error) {
+enum status chat_jinja_create(struct chat_template *chat, const char *text, size_t length, struct error *error) {
     TRY(jinja_program_create(&chat->program, text, length, error));
     const enum status status = try_words(chat, error);
     if (status != STATUS_OK) {

@@ -8,26 +8,24 @@
 #include "base/assert.h"
 #include "token/chat_builder_internal.h"
 
-static void put_text(struct chat_builder *b, const char *text) {
-    chat_builder_put_bytes(b, text, strlen(text));
-}
+static void put_text(struct chat_builder *b, const char *text) { chat_builder_put_bytes(b, text, strlen(text)); }
 
 static void put_control(struct chat_builder *b, const char *mark) {
     token_id id = tokenizer_find(b->tokenizer, mark);
     if (tokenizer_is_control(b->tokenizer, id))
         chat_builder_put_token(b, id);
     else if (b->status == STATUS_OK)
-        b->status = error_set(b->error, STATUS_UNSUPPORTED,
-                              "chat template '%s' needs the control token %s, which the vocabulary lacks",
-                              b->chat->name, mark);
+        b->status =
+            error_set(b->error, STATUS_UNSUPPORTED,
+                      "chat template '%s' needs the control token %s, which the vocabulary lacks", b->chat->name, mark);
 }
 
 static void put_end_of_sequence(struct chat_builder *b) {
     if (b->tokenizer->rules.eos != TOKEN_NONE)
         chat_builder_put_token(b, b->tokenizer->rules.eos);
     else if (b->status == STATUS_OK)
-        b->status = error_set(b->error, STATUS_UNSUPPORTED,
-                              "chat template '%s' needs an end-of-sequence token", b->chat->name);
+        b->status =
+            error_set(b->error, STATUS_UNSUPPORTED, "chat template '%s' needs an end-of-sequence token", b->chat->name);
 }
 
 static void put_content(struct chat_builder *b, const struct chat_message *message) {
@@ -89,7 +87,8 @@ static void build_turns(struct chat_builder *b, const struct chat_message *messa
         put_end_of_sequence(b);
 }
 
-#define ROLES {"system", "user", "assistant", "tool"}
+#define ROLES \
+    { "system", "user", "assistant", "tool" }
 
 static const struct turn_form chatml = {
     .open = "<|im_start|>", .roles = ROLES, .before_text = "\n", .close = "<|im_end|>", .after_close = "\n"};
@@ -126,8 +125,7 @@ static const struct turn_form granite = {.open = "<|start_of_role|>",
                                          .after_close = "\n"};
 
 /* BOS[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nTEXT [/INST] ANSWER EOS, each user's turn with its BOS. */
-static void build_llama2(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                         bool answer) {
+static void build_llama2(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
     (void)answer;
     const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
     for (size_t i = system ? 1 : 0; i < count; i++) {
@@ -216,15 +214,13 @@ static void build_mistral(struct chat_builder *b, const struct chat_message *mes
 }
 
 static const struct mistral_form mistral_v1 = {.has_spaces = true, .marks_are_text = true};
-static const struct mistral_form mistral_v3 = {
-    .has_spaces = true, .system_is_last = true, .trims_answer = true};
+static const struct mistral_form mistral_v3 = {.has_spaces = true, .system_is_last = true, .trims_answer = true};
 static const struct mistral_form mistral_v3_tekken = {.system_is_last = true};
 static const struct mistral_form mistral_v7 = {.has_spaces = true, .system_has_marks = true};
 static const struct mistral_form mistral_v7_tekken = {.system_has_marks = true};
 
 /* User: TEXT\n\nAssistant: ANSWER EOS */
-static void build_deepseek2(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                            bool answer) {
+static void build_deepseek2(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
     for (size_t i = 0; i < count; i++) {
         if (messages[i].role == CHAT_USER) put_text(b, "User: ");
         if (messages[i].role == CHAT_ASSISTANT) put_text(b, "Assistant: ");
@@ -238,8 +234,7 @@ static void build_deepseek2(struct chat_builder *b, const struct chat_message *m
 }
 
 /* SYSTEM<｜User｜>TEXT<｜Assistant｜>ANSWER EOS */
-static void build_deepseek3(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                            bool answer) {
+static void build_deepseek3(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
     for (size_t i = 0; i < count; i++) {
         if (messages[i].role == CHAT_USER) put_control(b, "<｜User｜>");
         if (messages[i].role == CHAT_ASSISTANT) put_control(b, "<｜Assistant｜>");
@@ -251,11 +246,7 @@ static void build_deepseek3(struct chat_builder *b, const struct chat_message *m
 
 static const struct chat_template templates[] = {
     {.name = "chatml", .build = build_turns, .turns = &chatml},
-    {.name = "llama2",
-     .build = build_llama2,
-     .starts_with_bos = true,
-     .takes_turns = true,
-     .system_is_first = true},
+    {.name = "llama2", .build = build_llama2, .starts_with_bos = true, .takes_turns = true, .system_is_first = true},
     {.name = "llama3", .build = build_turns, .turns = &llama3, .starts_with_bos = true},
     {.name = "mistral-v1",
      .build = build_mistral,
@@ -292,9 +283,7 @@ static const struct chat_template templates[] = {
 
 enum { TEMPLATE_COUNT = sizeof templates / sizeof templates[0] };
 
-const struct chat_template *chat_template_at(size_t index) {
-    return index < TEMPLATE_COUNT ? &templates[index] : NULL;
-}
+const struct chat_template *chat_template_at(size_t index) { return index < TEMPLATE_COUNT ? &templates[index] : NULL; }
 
 const struct chat_template *chat_template_find(const char *name) {
     for (size_t i = 0; i < TEMPLATE_COUNT; i++)
@@ -310,9 +299,7 @@ bool chat_template_shows_tools(const struct chat_template *chat) { return chat->
 bool chat_template_drops_thoughts(const struct chat_template *chat) { return chat->drops_thoughts; }
 bool chat_template_shows_calls(const struct chat_template *chat) { return chat->shows_calls; }
 enum chat_syntax chat_template_syntax(const struct chat_template *chat) { return chat->syntax; }
-const char *chat_template_note(const struct chat_template *chat) {
-    return chat->note[0] != '\0' ? chat->note : NULL;
-}
+const char *chat_template_note(const struct chat_template *chat) { return chat->note[0] != '\0' ? chat->note : NULL; }
 bool chat_template_reads(const struct chat_template *chat, const char *variable) {
     return chat->program != NULL && jinja_program_reads(chat->program, variable);
 }
@@ -356,23 +343,21 @@ enum status chat_template_detect(const char *text, size_t length, const struct c
         ASSERT(*chat);
         return STATUS_OK;
     }
-    return error_set(
-        error, STATUS_UNSUPPORTED,
-        "tokenizer.chat_template: unknown chat template '%.*s%s'; name one with --chat-template NAME",
-        (int)(length < 80 ? length : 80), text, length < 80 ? "" : "...");
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "tokenizer.chat_template: unknown chat template '%.*s%s'; name one with --chat-template NAME",
+                     (int)(length < 80 ? length : 80), text, length < 80 ? "" : "...");
 }
 
 /* The family of a template that cannot be used itself, with the reason.  Without one: both reasons. */
-static enum status fall_back(struct chat_template *chat, const char *text, size_t length,
-                             const struct error *why, struct error *error) {
+static enum status fall_back(struct chat_template *chat, const char *text, size_t length, const struct error *why,
+                             struct error *error) {
     const struct chat_template *family;
     struct error unknown;
     if (chat_template_detect(text, length, &family, &unknown) != STATUS_OK)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "%.200s; no built-in template has its marks: --chat-template NAME", why->message);
+        return error_set(error, STATUS_UNSUPPORTED, "%.200s; no built-in template has its marks: --chat-template NAME",
+                         why->message);
     *chat = *family;
-    snprintf(chat->note, sizeof chat->note, "%.280s; the built-in template '%s' is used", why->message,
-             chat->name);
+    snprintf(chat->note, sizeof chat->note, "%.280s; the built-in template '%s' is used", why->message, chat->name);
     return STATUS_OK;
 }
 
@@ -407,8 +392,7 @@ void chat_template_destroy(const struct chat_template *chat) {
     free(owned);
 }
 
-enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat,
-                                   struct error *error) {
+enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat, struct error *error) {
     struct gguf_string text = {NULL, 0};
     *chat = NULL;
     TRY(gguf_get_string(gguf, "tokenizer.chat_template", &text, error));
@@ -420,13 +404,12 @@ enum status chat_template_of_model(const struct gguf *gguf, const struct chat_te
 
 /* ---- application ---- */
 
-static enum status check_order(const struct chat_template *chat, const struct chat_message *messages,
-                               size_t count, struct error *error) {
+static enum status check_order(const struct chat_template *chat, const struct chat_message *messages, size_t count,
+                               struct error *error) {
     if (count == 0) return error_set(error, STATUS_USAGE, "a conversation needs a message");
     size_t first = messages[0].role == CHAT_SYSTEM && chat->system_is_first ? 1 : 0;
     if (first == count)
-        return error_set(error, STATUS_USAGE, "chat template '%s': no message after the system message",
-                         chat->name);
+        return error_set(error, STATUS_USAGE, "chat template '%s': no message after the system message", chat->name);
     for (size_t i = first; i < count; i++) {
         if (messages[i].role == CHAT_SYSTEM && chat->system_is_first)
             return error_set(error, STATUS_USAGE,
@@ -434,8 +417,7 @@ static enum status check_order(const struct chat_template *chat, const struct ch
                              "the first",
                              chat->name, i + 1);
         if (chat->takes_turns && messages[i].role != ((i - first) % 2 ? CHAT_ASSISTANT : CHAT_USER))
-            return error_set(error, STATUS_USAGE,
-                             "chat template '%s': message %zu: user and assistant must take turns",
+            return error_set(error, STATUS_USAGE, "chat template '%s': message %zu: user and assistant must take turns",
                              chat->name, i + 1);
     }
     return STATUS_OK;

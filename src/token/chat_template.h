@@ -38,8 +38,7 @@ enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
 struct chat_conversation {
     const struct chat_message *messages; /* [count] */
     size_t count;
-    const json_t *const
-        *more; /* [count]: objects with members of each message, for a model's own template (tool_calls,
+    const json_t *const *more; /* [count]: objects with members of each message, for a model's own template (tool_calls,
                                   reasoning_content, tool_call_id, name); each, and all, may be NULL */
     bool add_generation_prompt; /* and what makes the model answer next */
     bool continues;             /* the last message is the beginning of the answer, and goes on */
@@ -77,8 +76,8 @@ enum status chat_template_detect(const char *text, size_t length, const struct c
  * the file has none. */
 enum status chat_template_create(const char *text, size_t length, const struct chat_template **chat,
                                  struct error *error) STATUS_CHECKED;
-enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat,
-                                   struct error *error) STATUS_CHECKED;
+enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat, struct error *error)
+    STATUS_CHECKED;
 void chat_template_destroy(const struct chat_template *chat); /* NULL and built-in ones allowed */
 
 /* Whether it leaves out what the model thought in earlier turns, or an empty thought that it began an answer with, so

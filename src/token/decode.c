@@ -13,8 +13,7 @@ bool tokenizer_is_control(const struct tokenizer *tokenizer, token_id id) {
     return id >= 0 && (size_t)id < tokenizer->token_count && tokenizer->tokens[id].type == TOKEN_CONTROL;
 }
 
-size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
-                       size_t capacity) {
+size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer, size_t capacity) {
     if (id < 0 || (size_t)id >= tokenizer->token_count) return 0;
     if (!special && is_hidden(tokenizer, id)) return 0;
     size_t length = tokenizer->tokens[id].byte_length;
@@ -25,14 +24,13 @@ size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool spec
 
 /* Decoding removes the space that SentencePiece puts before a text (at the start and after a token): the inverse of
  * space_text in encode.c. */
-enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
-                             bool special, char **text, size_t *length, struct error *error) {
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count, bool special,
+                             char **text, size_t *length, struct error *error) {
     *text = NULL;
     uint64_t total = 1;
     for (size_t i = 0; i < count; i++) {
         if (ids[i] < 0 || (size_t)ids[i] >= tokenizer->token_count)
-            return error_set(error, STATUS_USAGE, "token %d: the vocabulary has %zu", ids[i],
-                             tokenizer->token_count);
+            return error_set(error, STATUS_USAGE, "token %d: the vocabulary has %zu", ids[i], tokenizer->token_count);
         if (!checked_add(total, tokenizer->tokens[ids[i]].byte_length, &total)) total = SIZE_MAX;
     }
     char *out = malloc(total);

@@ -70,8 +70,7 @@ static enum status encode_spaced(struct encoder *e, const uint8_t *text, size_t 
     return STATUS_OK;
 }
 
-static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t length, bool last,
-                                struct error *error) {
+static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t length, bool last, struct error *error) {
     if (length == 0) return STATUS_OK;
     if (e->t->model == TOKENIZER_BPE)
         TRY(encode_pieces(e, text, length, error));
@@ -131,8 +130,8 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     return status;
 }
 
-enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
-                                   size_t count, struct token_list *list, struct error *error) {
+enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts, size_t count,
+                                   struct token_list *list, struct error *error) {
     struct encoder e;
     encoder_init(&e, tokenizer, list);
     e.single_prefix = true; /* "[INST] text" is the token and one space, as in training */

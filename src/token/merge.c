@@ -39,8 +39,8 @@ static enum status scratch_reserve(struct merge_scratch *scratch, size_t length,
 }
 
 /* Finds the merge of symbol `at` with the next one. */
-static void find_pair(const struct tokenizer *t, const uint8_t *text, size_t length,
-                      struct merge_symbol *symbols, uint32_t at) {
+static void find_pair(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_symbol *symbols,
+                      uint32_t at) {
     struct merge_symbol *left = &symbols[at];
     left->rank = MERGE_NONE;
     if (left->next >= length) return;
@@ -55,8 +55,7 @@ static void find_pair(const struct tokenizer *t, const uint8_t *text, size_t len
     }
 }
 
-static void symbols_init(const struct tokenizer *t, const uint8_t *text, size_t length,
-                         struct merge_symbol *symbols) {
+static void symbols_init(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_symbol *symbols) {
     uint32_t previous = 0;
     for (size_t at = 0, size; at < length; at += size) {
         size = 1;
@@ -86,8 +85,7 @@ static void join(const struct tokenizer *t, const uint8_t *text, size_t length, 
     if (at > 0) find_pair(t, text, length, symbols, left->previous);
 }
 
-static void merge_short(const struct tokenizer *t, const uint8_t *text, size_t length,
-                        struct merge_symbol *symbols) {
+static void merge_short(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_symbol *symbols) {
     for (;;) {
         uint32_t best = 0;
         for (uint32_t at = symbols[0].next; at < length; at = symbols[at].next)
@@ -112,8 +110,7 @@ static void heap_sink(uint64_t *heap, size_t count, size_t hole, uint64_t value)
 
 static void heap_push(uint64_t *heap, size_t *count, uint64_t value) {
     size_t hole = (*count)++;
-    for (size_t parent; hole > 0 && heap[parent = (hole - 1) / 2] > value; hole = parent)
-        heap[hole] = heap[parent];
+    for (size_t parent; hole > 0 && heap[parent = (hole - 1) / 2] > value; hole = parent) heap[hole] = heap[parent];
     heap[hole] = value;
 }
 
@@ -128,8 +125,7 @@ static uint64_t heap_entry(const struct merge_symbol *symbols, uint32_t at) {
     return (uint64_t)symbols[at].rank << 32 | at;
 }
 
-static void merge_long(const struct tokenizer *t, const uint8_t *text, size_t length,
-                       struct merge_scratch *scratch) {
+static void merge_long(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_scratch *scratch) {
     struct merge_symbol *symbols = scratch->symbols;
     uint64_t *heap = scratch->heap;
     size_t count = 0;
@@ -145,8 +141,7 @@ static void merge_long(const struct tokenizer *t, const uint8_t *text, size_t le
         ASSERT(count + 2 <= 2 * scratch->heap_capacity);
         if (symbols[at].rank != MERGE_NONE) heap_push(heap, &count, heap_entry(symbols, at));
         uint32_t previous = symbols[at].previous;
-        if (at > 0 && symbols[previous].rank != MERGE_NONE)
-            heap_push(heap, &count, heap_entry(symbols, previous));
+        if (at > 0 && symbols[previous].rank != MERGE_NONE) heap_push(heap, &count, heap_entry(symbols, previous));
     }
 }
 
@@ -170,8 +165,7 @@ static enum status append_bytes(const struct tokenizer *t, const uint8_t *text, 
 }
 
 static enum status append_symbols(const struct tokenizer *t, const uint8_t *text, size_t length,
-                                  const struct merge_symbol *symbols, struct token_list *list,
-                                  struct error *error) {
+                                  const struct merge_symbol *symbols, struct token_list *list, struct error *error) {
     bool unknown = false; /* the previous symbol was the unknown token */
     for (uint32_t at = 0; at < length; at = symbols[at].next) {
         if (symbols[at].id != TOKEN_NONE) {
@@ -184,8 +178,8 @@ static enum status append_symbols(const struct tokenizer *t, const uint8_t *text
     return STATUS_OK;
 }
 
-enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length,
-                        struct merge_scratch *scratch, struct token_list *list, struct error *error) {
+enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_scratch *scratch,
+                        struct token_list *list, struct error *error) {
     ASSERT(length > 0 && length < UINT32_MAX);
     token_id id = vocabulary_find_bytes(t, text, length);
     uint8_t whole = 0;

@@ -11,13 +11,12 @@ static const struct pre_tokenizer qwen35 = {"qwen35", {scan_qwen35}};
 static const struct pre_tokenizer gpt2 = {"gpt-2", {scan_gpt2}};
 static const struct pre_tokenizer starcoder = {"starcoder", {scan_number, scan_gpt2}};
 static const struct pre_tokenizer deepseek_llm = {"deepseek-llm",
-                                                  {scan_newline, scan_deepseek_cased,
-                                                   scan_deepseek_punctuation, scan_space_tail,
-                                                   scan_deepseek_ideographs, scan_numbers}};
+                                                  {scan_newline, scan_deepseek_cased, scan_deepseek_punctuation,
+                                                   scan_space_tail, scan_deepseek_ideographs, scan_numbers}};
 static const struct pre_tokenizer deepseek_coder = {
     "deepseek-coder", {scan_newline, scan_letters, scan_punctuation, scan_deepseek_ideographs, scan_number}};
-static const struct pre_tokenizer deepseek3 = {
-    "deepseek-v3", {scan_numbers_by_three, scan_deepseek3_ideographs, scan_deepseek3}};
+static const struct pre_tokenizer deepseek3 = {"deepseek-v3",
+                                               {scan_numbers_by_three, scan_deepseek3_ideographs, scan_deepseek3}};
 static const struct pre_tokenizer tekken = {"tekken", {scan_tekken}};
 static const struct pre_tokenizer gpt4o = {"gpt-4o", {scan_gpt4o}};
 static const struct pre_tokenizer gemma4 = {"gemma4", {scan_lines}};

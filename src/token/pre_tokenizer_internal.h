@@ -56,5 +56,4 @@ bool pre_tokenizer_next(struct pre_tokenizer_cursor *cursor, size_t *start, size
 pre_tokenizer_scan scan_llama3, scan_qwen2, scan_qwen35, scan_gpt2, scan_tekken, scan_gpt4o, scan_deepseek3,
     scan_numbers, scan_number, scan_numbers_by_three, scan_digits_by_three, scan_byte_digits, scan_newline, scan_lines,
     scan_deepseek_cased, scan_deepseek_punctuation, scan_space_tail, scan_deepseek_ideographs,
-    scan_deepseek3_ideographs, scan_letters, scan_punctuation, scan_falcon_punctuation,
-    scan_default_punctuation;
+    scan_deepseek3_ideographs, scan_letters, scan_punctuation, scan_falcon_punctuation, scan_default_punctuation;

@@ -128,8 +128,7 @@ size_t scan_gpt2(const struct text_view *view, size_t at) {
     unsigned c = classes(view, body);
     if (c & UNICODE_LETTER) return run_of(view, body, UNICODE_LETTER);
     if (c & UNICODE_NUMBER) return run_of(view, body, UNICODE_NUMBER);
-    if (c != 0 && !(c & UNICODE_SPACE))
-        return run_without(view, body, UNICODE_SPACE | UNICODE_LETTER | UNICODE_NUMBER);
+    if (c != 0 && !(c & UNICODE_SPACE)) return run_without(view, body, UNICODE_SPACE | UNICODE_LETTER | UNICODE_NUMBER);
     return space_end(view, at, false);
 }
 
@@ -162,8 +161,7 @@ static size_t cased_word_end(const struct text_view *view, size_t at) {
     return end > head ? end : 0;
 }
 
-static inline size_t scan_cased(const struct text_view *view, size_t at, bool contractions,
-                                size_t digits_max) {
+static inline size_t scan_cased(const struct text_view *view, size_t at, bool contractions, size_t digits_max) {
     size_t end = cased_word_end(view, at);
     if (end) {
         size_t longer = contractions ? contraction_end(view, end, true) : 0;
@@ -173,8 +171,7 @@ static inline size_t scan_cased(const struct text_view *view, size_t at, bool co
     size_t body = view->text[at] == ' ' ? at + 1 : at;
     end = run_without(view, body, UNICODE_SPACE | UNICODE_LETTER | UNICODE_NUMBER);
     if (end == body) return space_end(view, at, true);
-    while (end < view->end && (view->text[end] == '\r' || view->text[end] == '\n' || view->text[end] == '/'))
-        end++;
+    while (end < view->end && (view->text[end] == '\r' || view->text[end] == '\n' || view->text[end] == '/')) end++;
     return end;
 }
 
@@ -213,8 +210,7 @@ static size_t match_deepseek3(const struct text_view *view, size_t at) {
         while (next < view->end && is_ascii_letter(view->text[next])) next++;
         return next;
     }
-    if (!(c & (UNICODE_NEWLINE | UNICODE_LETTER | sign)) && classes(view, next) & word)
-        return run_of(view, next, word);
+    if (!(c & (UNICODE_NEWLINE | UNICODE_LETTER | sign)) && classes(view, next) & word) return run_of(view, next, word);
     if (c & word) return run_of(view, at, word);
     size_t body = view->text[at] == ' ' ? at + 1 : at;
     size_t end = run_of(view, body, sign);
@@ -222,9 +218,7 @@ static size_t match_deepseek3(const struct text_view *view, size_t at) {
     return c & UNICODE_SPACE ? space_end(view, at, true) : 0;
 }
 
-size_t scan_deepseek3(const struct text_view *view, size_t at) {
-    return scan_with_gaps(view, at, match_deepseek3);
-}
+size_t scan_deepseek3(const struct text_view *view, size_t at) { return scan_with_gaps(view, at, match_deepseek3); }
 
 /* A run of mask, or the gap before the next run. */
 static size_t scan_class(const struct text_view *view, size_t at, unsigned mask) {
@@ -324,9 +318,8 @@ static const struct code_range deepseek_cased[] = {
 };
 
 /* [!-/:-~！-／：-～‘-‟　-。] */
-static const struct code_range deepseek_punctuation[] = {{0x0021, 0x002F}, {0x003A, 0x007E},
-                                                         {0x2018, 0x201F}, {0x3000, 0x3002},
-                                                         {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E}};
+static const struct code_range deepseek_punctuation[] = {{0x0021, 0x002F}, {0x003A, 0x007E}, {0x2018, 0x201F},
+                                                         {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E}};
 
 /* [一-龥ࠀ-一가-퟿] */
 static const struct code_range deepseek_ideographs[] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
@@ -335,8 +328,8 @@ static const struct code_range deepseek_ideographs[] = {{0x0800, 0x9FA5}, {0xAC0
 static const struct code_range deepseek3_ideographs[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
 
 /* \s?[set]+ (or [set]+ without space), and the gaps between */
-static inline size_t scan_set(const struct text_view *view, size_t at, const struct code_range *set,
-                              size_t count, bool space) {
+static inline size_t scan_set(const struct text_view *view, size_t at, const struct code_range *set, size_t count,
+                              bool space) {
     size_t run = at, gap_end = at;
     for (;;) { /* finds the next match; `gap_end` is where it would begin */
         struct unicode_character c = unicode_decode(view->text, view->end, gap_end);
@@ -397,23 +390,17 @@ static size_t match_spaced(const struct text_view *view, size_t at, unsigned mas
     return end > next ? end : (end = run_of(view, at, mask)) > at ? end : 0;
 }
 
-static size_t match_letters(const struct text_view *view, size_t at) {
-    return match_spaced(view, at, UNICODE_LETTER);
-}
+static size_t match_letters(const struct text_view *view, size_t at) { return match_spaced(view, at, UNICODE_LETTER); }
 
 /* \s?\p{L}+ */
-size_t scan_letters(const struct text_view *view, size_t at) {
-    return scan_with_gaps(view, at, match_letters);
-}
+size_t scan_letters(const struct text_view *view, size_t at) { return scan_with_gaps(view, at, match_letters); }
 
 static size_t match_punctuation(const struct text_view *view, size_t at) {
     return match_spaced(view, at, UNICODE_PUNCTUATION);
 }
 
 /* \s?\p{P}+ */
-size_t scan_punctuation(const struct text_view *view, size_t at) {
-    return scan_with_gaps(view, at, match_punctuation);
-}
+size_t scan_punctuation(const struct text_view *view, size_t at) { return scan_with_gaps(view, at, match_punctuation); }
 
 static size_t punctuation_run(const struct text_view *view, size_t at, bool backtick, bool wanted) {
     for (size_t next; at < view->end; at = next) {

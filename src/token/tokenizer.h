@@ -21,8 +21,8 @@ struct tokenizer;
 /* force_pre: accept an unknown or missing tokenizer.ggml.pre and treat it as "default" (else STATUS_MODEL
  * with its name).  A vocabulary that is damaged is STATUS_MODEL with the key; one of another kind (bert, t5,
  * rwkv ...) is STATUS_UNSUPPORTED with its name.  Keeps no pointer into gguf. */
-enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gguf, bool force_pre,
-                             struct error *error) STATUS_CHECKED;
+enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gguf, bool force_pre, struct error *error)
+    STATUS_CHECKED;
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL allowed */
 
 struct token_list {
@@ -53,19 +53,18 @@ struct tokenize_part {
 
 /* Appends the ids of the parts in order, without BOS or EOS of its own.  Where SentencePiece puts a space
  * before a text (at the start, behind a token), a text that begins with one gets no second. */
-enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts,
-                                   size_t count, struct token_list *list, struct error *error) STATUS_CHECKED;
+enum status tokenizer_encode_parts(const struct tokenizer *tokenizer, const struct tokenize_part *parts, size_t count,
+                                   struct token_list *list, struct error *error) STATUS_CHECKED;
 
 /* The bytes of one token; none of a control token, unless special is set.  Writes at most capacity bytes and returns
  * the token's length in bytes. */
-size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer,
-                       size_t capacity);
+size_t tokenizer_piece(const struct tokenizer *tokenizer, token_id id, bool special, char *buffer, size_t capacity);
 
 /* The text of a list: the inverse of encode.  *text is newly allocated, zero-terminated and may hold any bytes; length
  * may be NULL.  The space that encode puts before a text (SentencePiece) is removed.  STATUS_USAGE: an id is out of
  * range. */
-enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count,
-                             bool special, char **text, size_t *length, struct error *error) STATUS_CHECKED;
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *ids, size_t count, bool special,
+                             char **text, size_t *length, struct error *error) STATUS_CHECKED;
 
 size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer);
 token_id tokenizer_bos(const struct tokenizer *tokenizer);

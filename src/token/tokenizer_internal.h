@@ -104,12 +104,10 @@ struct tokenizer {
 };
 
 /* Builds from arrays. STATUS_MODEL names the key at fault, STATUS_MEMORY. */
-enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer_source *source,
-                            struct error *error) STATUS_CHECKED;
+enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer_source *source, struct error *error)
+    STATUS_CHECKED;
 
-static inline const char *token_bytes(const struct tokenizer *t, token_id id) {
-    return t->texts + t->tokens[id].bytes;
-}
+static inline const char *token_bytes(const struct tokenizer *t, token_id id) { return t->texts + t->tokens[id].bytes; }
 
 /* TOKEN_NONE where absent. */
 token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length);
@@ -117,8 +115,7 @@ token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, 
 /* merged is TOKEN_NONE if no merge joins the two. */
 struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right);
 /* The longest token of the list that begins text[length]; TOKEN_NONE: none. */
-token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text,
-                       size_t length);
+token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text, size_t length);
 /* The byte that a character of the byte-level alphabet stands for; -1: not of that alphabet. */
 int byte_level_decode(uint32_t code);
 /* The UTF-8 character for a byte; returns its length. */
@@ -141,6 +138,5 @@ struct merge_scratch {
 void merge_scratch_deinit(struct merge_scratch *scratch);
 
 /* Appends the tokens of one piece, 0 < length < UINT32_MAX. */
-enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length,
-                        struct merge_scratch *scratch, struct token_list *list, struct error *error)
-    STATUS_CHECKED;
+enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t length, struct merge_scratch *scratch,
+                        struct token_list *list, struct error *error) STATUS_CHECKED;

@@ -52,8 +52,8 @@ size_t utf8_encode(uint32_t code, uint8_t bytes[UTF8_BYTES_MAX]) {
 
 static bool is_space(uint32_t code) { /* the property White_Space, 25 characters */
     return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-           code == 0x205F || code == 0x3000;
+           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
+           code == 0x3000;
 }
 
 static unsigned class_of_category(utf8proc_category_t category) {
@@ -169,8 +169,7 @@ size_t utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t le
 
 size_t utf8_stream_finish(struct utf8_stream *stream, char *output) {
     size_t written = 0;
-    for (size_t i = 0; i < stream->held_count; i++)
-        written += emit(stream, stream->held + i, 1, output + written);
+    for (size_t i = 0; i < stream->held_count; i++) written += emit(stream, stream->held + i, 1, output + written);
     stream->held_count = 0;
     return written;
 }

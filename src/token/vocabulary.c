@@ -63,8 +63,7 @@ static bool table_init(struct tokenizer *t, struct token_table *table, size_t co
 token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length) {
     size_t slot = hash_bytes(t->hash_seed, text, length) & t->by_text.mask;
     for (token_id id; (id = t->by_text.slots[slot]) != TOKEN_NONE; slot = (slot + 1) & t->by_text.mask)
-        if (t->tokens[id].text_length == length && memcmp(t->texts + t->tokens[id].text, text, length) == 0)
-            return id;
+        if (t->tokens[id].text_length == length && memcmp(t->texts + t->tokens[id].text, text, length) == 0) return id;
     return TOKEN_NONE;
 }
 
@@ -96,9 +95,7 @@ static void add_by_bytes(struct tokenizer *t, token_id id) {
     t->by_bytes.slots[slot] = id;
 }
 
-static uint64_t pair_key(token_id left, token_id right) {
-    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-}
+static uint64_t pair_key(token_id left, token_id right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
 /* Where the rule of the pair is, or would be: TOKEN_NONE. */
 static struct merge_rule *merge_slot(const struct tokenizer *t, uint64_t pair) {
@@ -148,8 +145,7 @@ static const char *const chat_markers[] = {"<|im_start|>",
 
 static bool is_chat_marker(struct gguf_string text) {
     for (size_t i = 0; i < sizeof chat_markers / sizeof chat_markers[0]; i++)
-        if (strlen(chat_markers[i]) == text.length && memcmp(chat_markers[i], text.text, text.length) == 0)
-            return true;
+        if (strlen(chat_markers[i]) == text.length && memcmp(chat_markers[i], text.text, text.length) == 0) return true;
     return false;
 }
 
@@ -211,8 +207,8 @@ static size_t unescape_spaces(struct gguf_string text, char *bytes) {
 }
 
 /* Copies one token.  *used: how much of the texts' memory is filled; it holds twice the length of all texts. */
-static enum status add_token(struct tokenizer *t, const struct tokenizer_source *source, token_id id,
-                             size_t *used, struct error *error) {
+static enum status add_token(struct tokenizer *t, const struct tokenizer_source *source, token_id id, size_t *used,
+                             struct error *error) {
     struct gguf_string text = source->tokens[id];
     struct vocabulary_token *token = &t->tokens[id];
     char *texts = (char *)t->texts;
@@ -227,8 +223,7 @@ static enum status add_token(struct tokenizer *t, const struct tokenizer_source 
     if (token->type == TOKEN_BYTE) {
         int byte = byte_of_text(text);
         if (byte < 0)
-            return error_set(error, STATUS_MODEL,
-                             KEY_TOKENS "[%d]: a byte token must read <0xNN>, found '%.*s'", id,
+            return error_set(error, STATUS_MODEL, KEY_TOKENS "[%d]: a byte token must read <0xNN>, found '%.*s'", id,
                              (int)(text.length < 40 ? text.length : 40), text.text);
         bytes[0] = (char)byte;
         count = 1;
@@ -247,23 +242,19 @@ static enum status add_token(struct tokenizer *t, const struct tokenizer_source 
         *used += count;
     }
     add_by_text(t, id);
-    bool merges =
-        token->type == TOKEN_NORMAL || (token->type == TOKEN_USER_DEFINED && t->model == TOKENIZER_SPM);
+    bool merges = token->type == TOKEN_NORMAL || (token->type == TOKEN_USER_DEFINED && t->model == TOKENIZER_SPM);
     if (merges && token->byte_length > 0 && count != SIZE_MAX) add_by_bytes(t, id);
     return STATUS_OK;
 }
 
-static enum status add_tokens(struct tokenizer *t, const struct tokenizer_source *source,
-                              struct error *error) {
+static enum status add_tokens(struct tokenizer *t, const struct tokenizer_source *source, struct error *error) {
     uint64_t total = 0;
     for (uint64_t i = 0; i < source->token_count; i++) {
         if (source->tokens[i].length > TOKEN_TEXT_BYTES_MAX)
-            return error_set(error, STATUS_MODEL, KEY_TOKENS "[%llu]: %llu bytes, at most %d",
-                             (unsigned long long)i, (unsigned long long)source->tokens[i].length,
-                             TOKEN_TEXT_BYTES_MAX);
+            return error_set(error, STATUS_MODEL, KEY_TOKENS "[%llu]: %llu bytes, at most %d", (unsigned long long)i,
+                             (unsigned long long)source->tokens[i].length, TOKEN_TEXT_BYTES_MAX);
         if (source->types && source->types[i] >= TOKEN_TYPE_COUNT)
-            return error_set(error, STATUS_MODEL,
-                             "tokenizer.ggml.token_type[%llu]: found %d, expected 0 to %d",
+            return error_set(error, STATUS_MODEL, "tokenizer.ggml.token_type[%llu]: found %d, expected 0 to %d",
                              (unsigned long long)i, source->types[i], TOKEN_TYPE_COUNT - 1);
         total += source->tokens[i].length;
     }
@@ -289,8 +280,7 @@ static int compare_scores(const void *a, const void *b, void *scores) {
 
 static enum status rank_scores(struct tokenizer *t, const float *scores, struct error *error) {
     for (size_t i = 0; i < t->token_count; i++)
-        if (isnan(scores[i]))
-            return error_set(error, STATUS_MODEL, "tokenizer.ggml.scores[%zu]: not a number", i);
+        if (isnan(scores[i])) return error_set(error, STATUS_MODEL, "tokenizer.ggml.scores[%zu]: not a number", i);
     token_id *order = malloc(t->token_count * sizeof *order);
     if (!order) return error_set(error, STATUS_MEMORY, "no memory to order %zu scores", t->token_count);
     for (size_t i = 0; i < t->token_count; i++) order[i] = (token_id)i;
@@ -329,16 +319,16 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
     size_t left = space ? (size_t)(space - text.text) : 0;
     size_t right = space ? text.length - left - 1 : 0;
     if (right == 0 || text.length > MERGE_TEXT_BYTES_MAX)
-        return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: found '%.*s', expected two tokens", rank,
-                         shown, text.text);
+        return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: found '%.*s', expected two tokens", rank, shown,
+                         text.text);
     memcpy(joined, text.text, left);
     memcpy(joined + left, space + 1, right);
     token_id a = vocabulary_find_text(t, joined, left);
     token_id b = vocabulary_find_text(t, joined + left, right);
     token_id merged = vocabulary_find_text(t, joined, left + right);
     if (a == TOKEN_NONE || b == TOKEN_NONE || merged == TOKEN_NONE)
-        return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s': a part or the result is no token",
-                         rank, shown, text.text);
+        return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s': a part or the result is no token", rank, shown,
+                         text.text);
     struct merge_rule *rule = merge_slot(t, pair_key(a, b));
     if (rule->merged != TOKEN_NONE)
         return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s' is entry %u already", rank, shown, text.text,
@@ -347,11 +337,9 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
     return STATUS_OK;
 }
 
-static enum status add_merges(struct tokenizer *t, const struct tokenizer_source *source,
-                              struct error *error) {
+static enum status add_merges(struct tokenizer *t, const struct tokenizer_source *source, struct error *error) {
     if (source->merge_count >= UINT32_MAX / 4)
-        return error_set(error, STATUS_MODEL, KEY_MERGES ": %llu entries",
-                         (unsigned long long)source->merge_count);
+        return error_set(error, STATUS_MODEL, KEY_MERGES ": %llu entries", (unsigned long long)source->merge_count);
     size_t slots = 16;
     while (slots < 2 * source->merge_count) slots *= 2;
     t->merges = arena_array(&t->arena, slots, sizeof *t->merges);
@@ -379,8 +367,8 @@ static int compare_bytes(const void *a, const void *b, void *tokenizer) {
     const struct tokenizer *t = tokenizer;
     token_id left = *(const token_id *)a, right = *(const token_id *)b;
     size_t left_length = t->tokens[left].byte_length, right_length = t->tokens[right].byte_length;
-    int order = memcmp(token_bytes(t, left), token_bytes(t, right),
-                       left_length < right_length ? left_length : right_length);
+    int order =
+        memcmp(token_bytes(t, left), token_bytes(t, right), left_length < right_length ? left_length : right_length);
     if (order == 0) order = (left_length > right_length) - (left_length < right_length);
     return order ? order : (left > right) - (left < right);
 }
@@ -394,12 +382,10 @@ static enum status special_list_init(struct tokenizer *t, struct special_list *l
         count = 0;
         for (size_t i = 0; i < t->token_count; i++) {
             uint8_t type = t->tokens[i].type;
-            if (type != TOKEN_USER_DEFINED && !(control && (type == TOKEN_CONTROL || type == TOKEN_UNKNOWN)))
-                continue;
+            if (type != TOKEN_USER_DEFINED && !(control && (type == TOKEN_CONTROL || type == TOKEN_UNKNOWN))) continue;
             if (t->tokens[i].byte_length == 0) continue;
             if (t->tokens[i].byte_length > SPECIAL_TEXT_BYTES_MAX)
-                return error_set(error, STATUS_MODEL,
-                                 KEY_TOKENS "[%zu]: a special token of %u bytes, at most %d", i,
+                return error_set(error, STATUS_MODEL, KEY_TOKENS "[%zu]: a special token of %u bytes, at most %d", i,
                                  t->tokens[i].byte_length, SPECIAL_TEXT_BYTES_MAX);
             if (pass == 1) {
                 list->ids[count] = (token_id)i;
@@ -414,8 +400,7 @@ static enum status special_list_init(struct tokenizer *t, struct special_list *l
 }
 
 /* Narrows the sorted range [low, high) of tokens that match the text, byte by byte. */
-token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text,
-                       size_t length) {
+token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text, size_t length) {
     token_id best = TOKEN_NONE;
     size_t low = 0, high = list->count;
     for (size_t depth = 0; low < high; depth++) {
@@ -449,8 +434,7 @@ token_id special_match(const struct tokenizer *t, const struct special_list *lis
 
 static enum status check_source(const struct tokenizer_source *source, struct error *error) {
     if (source->token_count == 0 || source->token_count >= INT32_MAX)
-        return error_set(error, STATUS_MODEL, KEY_TOKENS ": %llu tokens",
-                         (unsigned long long)source->token_count);
+        return error_set(error, STATUS_MODEL, KEY_TOKENS ": %llu tokens", (unsigned long long)source->token_count);
     if (source->model == TOKENIZER_SPM && !source->scores)
         return error_set(error, STATUS_MODEL, "tokenizer.ggml.scores: missing");
     if (source->model != TOKENIZER_SPM && !source->pre)
@@ -460,8 +444,8 @@ static enum status check_source(const struct tokenizer_source *source, struct er
 
 /* More texts that end an answer, whatever the file names as eos, eot and eom. */
 static const char *const end_texts[] = {
-    "<|eot_id|>",    "<|eom_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
-    "<|endoftext|>", "<|end_of_text|>", "<EOT>",      "_<EOT>",  "<｜end▁of▁sentence｜>",
+    "<|eot_id|>",    "<|eom_id|>",      "<|im_end|>", "<|end|>",         "<end_of_turn>",
+    "<|endoftext|>", "<|end_of_text|>", "<EOT>",      "_<EOT>",          "<｜end▁of▁sentence｜>",
     "<|return|>",    "<|call|>",        "<turn|>",    "<|tool_response>"};
 
 static void add_end(struct tokenizer *t, token_id id) {
@@ -497,8 +481,7 @@ static enum status fill(struct tokenizer *t, const struct tokenizer_source *sour
     return STATUS_OK;
 }
 
-enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer_source *source,
-                            struct error *error) {
+enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer_source *source, struct error *error) {
     *tokenizer = NULL;
     TRY(check_source(source, error));
     struct tokenizer *t = calloc(1, sizeof *t);

@@ -36,10 +36,8 @@ static enum status read_pre(const struct gguf *gguf, bool force_pre, const struc
     *pre = pre_tokenizer_find(name.text, name.length);
     if (!*pre && force_pre) *pre = pre_tokenizer_find("default", 7);
     if (*pre) return STATUS_OK;
-    if (name.length == 0)
-        return error_set(error, STATUS_MODEL, KEY("pre") ": missing (--force-pre: 'default')");
-    return error_set(error, STATUS_MODEL,
-                     KEY("pre") ": unknown pre-tokenizer '%.*s' (--force-pre: 'default')",
+    if (name.length == 0) return error_set(error, STATUS_MODEL, KEY("pre") ": missing (--force-pre: 'default')");
+    return error_set(error, STATUS_MODEL, KEY("pre") ": unknown pre-tokenizer '%.*s' (--force-pre: 'default')",
                      (int)(name.length < 60 ? name.length : 60), name.text);
 }
 
@@ -54,18 +52,18 @@ static enum status read_id(const struct gguf *gguf, const char *key, uint64_t to
         return STATUS_OK;
     }
     if (value >= token_count)
-        return error_set(error, STATUS_MODEL, "%s: found %llu, expected below %llu", key,
-                         (unsigned long long)value, (unsigned long long)token_count);
+        return error_set(error, STATUS_MODEL, "%s: found %llu, expected below %llu", key, (unsigned long long)value,
+                         (unsigned long long)token_count);
     *id = (token_id)value;
     return STATUS_OK;
 }
 
 static enum status read_ids(const struct gguf *gguf, struct tokenizer_source *source, struct error *error) {
     static const char *const ends[] = {KEY("eot_token_id"), KEY("eom_token_id")};
-    static const char *const unused[] = {
-        KEY("seperator_token_id"), KEY("padding_token_id"), KEY("mask_token_id"),    KEY("cls_token_id"),
-        KEY("fim_pre_token_id"),   KEY("fim_suf_token_id"), KEY("fim_mid_token_id"), KEY("fim_pad_token_id"),
-        KEY("fim_rep_token_id"),   KEY("fim_sep_token_id")};
+    static const char *const unused[] = {KEY("seperator_token_id"), KEY("padding_token_id"), KEY("mask_token_id"),
+                                         KEY("cls_token_id"),       KEY("fim_pre_token_id"), KEY("fim_suf_token_id"),
+                                         KEY("fim_mid_token_id"),   KEY("fim_pad_token_id"), KEY("fim_rep_token_id"),
+                                         KEY("fim_sep_token_id")};
     source->rules.bos = source->rules.eos = source->rules.unknown = TOKEN_NONE;
     /* What sentencepiece writes by default; SentencePiece models without these keys have it. */
     if (source->model == TOKENIZER_SPM && source->token_count > 2) {
@@ -106,9 +104,8 @@ static enum status read_flags(const struct gguf *gguf, struct tokenizer_source *
 }
 
 /* An array that must have one element per token; NULL: absent. */
-static enum status read_per_token(const struct gguf *gguf, const char *key, bool integers,
-                                  uint64_t token_count, const struct gguf_entry **array,
-                                  struct error *error) {
+static enum status read_per_token(const struct gguf *gguf, const char *key, bool integers, uint64_t token_count,
+                                  const struct gguf_entry **array, struct error *error) {
     *array = gguf_find(gguf, key);
     if (!*array) return STATUS_OK;
     enum gguf_type found = (*array)->element_type;
@@ -129,8 +126,8 @@ struct numbers {
     float *scores;
 };
 
-static enum status read_numbers(const struct gguf *gguf, struct tokenizer_source *source,
-                                struct numbers *numbers, struct error *error) {
+static enum status read_numbers(const struct gguf *gguf, struct tokenizer_source *source, struct numbers *numbers,
+                                struct error *error) {
     const struct gguf_entry *types = NULL, *scores = NULL;
     TRY(read_per_token(gguf, KEY("token_type"), true, source->token_count, &types, error));
     if (source->model == TOKENIZER_SPM)
@@ -162,8 +159,7 @@ static enum status read_source(const struct gguf *gguf, bool force_pre, struct t
     source->tokens = tokens->strings;
     source->token_count = tokens->count;
     if (source->token_count == 0 || source->token_count >= INT32_MAX)
-        return error_set(error, STATUS_MODEL, KEY("tokens") ": %llu tokens",
-                         (unsigned long long)source->token_count);
+        return error_set(error, STATUS_MODEL, KEY("tokens") ": %llu tokens", (unsigned long long)source->token_count);
     if (source->model == TOKENIZER_CHARACTER_BPE) source->pre = pre_tokenizer_find("gemma4", 6);
     if (source->model != TOKENIZER_SPM) {
         if (source->pre == NULL) TRY(read_pre(gguf, force_pre, &source->pre, error));
