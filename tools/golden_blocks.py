@@ -38,7 +38,7 @@ def finite_half(random) -> int:
 def main() -> None:
     random = numpy.random.default_rng(SEED)
     print(f"/* Made by tools/golden_blocks.py with gguf's decoders, seed {SEED}; do not edit. */")
-    print("#ifndef LOAM_TESTS_KERNELS_GOLDEN_BLOCKS_H\n#define LOAM_TESTS_KERNELS_GOLDEN_BLOCKS_H\n")
+    print("#pragma once\n")
     print("#include <stddef.h>\n#include <stdint.h>\n\n#include \"tensor/type.h\"\n")
     print("struct golden_blocks {\n    enum tensor_type type;\n    size_t elements;\n    const uint8_t *bytes;")
     print("    uint64_t hash;     /* FNV-1a of the decoded floats, little-endian */")
@@ -68,7 +68,7 @@ def main() -> None:
                      f"0x{fnv1a(decoded.tobytes()):016x}u, {{{first}}}}},")
     print("\nstatic const struct golden_blocks golden_blocks[] = {")
     print("\n".join(table))
-    print("};\n\n#endif")
+    print("};")
 
 
 main()
