@@ -4,6 +4,9 @@
 #include "base/status.h"
 #include "cli/option.h"
 
+/* A failure leaves its line in *error; an empty line means it is already reported. */
+typedef enum status command_run(const struct options *options, struct error *error);
+
 struct command {
     enum command_id id;
     const char *name;
@@ -16,8 +19,7 @@ struct command {
         positionals[3];
     /* NULL, or: one more file that is written, *path (newly allocated; NULL: none), and what names it. */
     enum status (*output)(const struct options *options, const char **name, char **path, struct error *error);
-    /* A failure leaves its line in *error; an empty line means it is already reported.  NULL: another program's. */
-    enum status (*run)(const struct options *options, struct error *error);
+    command_run *run; /* NULL: another program's */
 };
 
 extern const struct command command_table[COMMAND_COUNT]; /* loam's, in the order of enum command_id */
@@ -45,27 +47,9 @@ const struct command *command_nearest(const struct program *program, const char 
 int command_main(const struct program *program, int argc, char **argv);
 int exit_code(enum status status);
 
-enum status run_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status chat_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status serve_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status explain_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status batch_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status bench_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status inspect_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status tokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status plan_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status ls_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status show_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status rm_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status verify_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status export_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status pull_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status models_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status devices_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
+command_run run_command, chat_command, serve_command, explain_command, batch_command, bench_command, inspect_command,
+    tokenize_command, detokenize_command, import_command, plan_command, ls_command, show_command, rm_command,
+    verify_command, export_command, pull_command, models_command, devices_command, help_command, version_command;
 
 /* Prints the help of one command on standard output. */
 enum status help_print_command(const struct program *program, const struct command *command,

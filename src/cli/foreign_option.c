@@ -42,8 +42,7 @@ static const struct {
      "--kv-disk DIR saves what was read, and finds it again"},
     {"|tb|threads-batch|", "-t is for prompts and answers"},
     {"|numa|C|cpu-range|cpu-strict|prio|poll|", "the system places threads: taskset, nice"},
-    {"|mirostat|mirostat-lr|mirostat-ent|typical|typ|dynatemp-range|dynatemp-exp|xtc-probability|xtc-"
-     "threshold|"
+    {"|mirostat|mirostat-lr|mirostat-ent|typical|typ|dynatemp-range|dynatemp-exp|xtc-probability|xtc-threshold|"
      "dry-multiplier|dry-base|dry-allowed-length|top-nsigma|samplers|sampling-seq|sampler-seq|bs|backend-sampling|",
      "answers are sampled by --temp, --top-k, --top-p, --min-p and the penalties"},
     {"|md|model-draft|draft|draft-max|draft-min|spec-type|lcs|lookup-cache-static|lcd|lookup-cache-dynamic|",

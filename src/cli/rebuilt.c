@@ -17,9 +17,8 @@ void rebuilt_print(const struct engine *engine) {
         fprintf(stderr, "loam: note: inputs of layers: %s; K and V were read instead\n", r.refusal);
     } else if (r.chunks > 0) {
         fprintf(stderr,
-                "loam: %.0f%% of what was to be read was computed again: inputs of %.2f times the bytes of KV, "
-                "%.0f MB/s, "
-                "%.1f us a token\n",
+                "loam: %.0f%% of what was to be read was computed again: inputs of %.2f times the bytes of KV, %.0f "
+                "MB/s, %.1f us a token\n",
                 100 * (double)r.chunks / (double)r.missing_chunks, ratio, r.bytes_per_second / 1e6,
                 1e6 * r.seconds_per_token);
     } else if (ratio >= 1) {
@@ -29,8 +28,7 @@ void rebuilt_print(const struct engine *engine) {
                 ratio);
     } else if (r.bytes_per_second > 0) {
         fprintf(stderr,
-                "loam: note: nothing was computed again: at %.0f MB/s reading a token's KV takes %.1f us, "
-                "computing it "
+                "loam: note: nothing was computed again: at %.0f MB/s reading a token's KV takes %.1f us, computing it "
                 "from its inputs (%.2f times the bytes) %.1f us\n",
                 r.bytes_per_second / 1e6, 1e6 * r.kv_bytes / r.bytes_per_second, ratio,
                 1e6 * r.seconds_per_token);

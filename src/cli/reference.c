@@ -143,12 +143,10 @@ static void print_man(const struct program *program) {
         ".SH OPTIONS\nEach has the commands that take it; an option with two meanings is here twice.\n");
     print_man_options(program);
     output_text(
-        ".SH ENVIRONMENT\n.TP\n.B LOAM_ARG_NAME\nthe option \\-\\-name, where the command line does not have "
-        "it\n.TP\n.B LOAM_MODELS\nthe folder of pulled models\n.TP\n.B HF_TOKEN, HF_ENDPOINT\na token for "
-        "the "
-        "registry of models, and another registry\n.SH EXIT STATUS\n0 done, 1 other failure, 2 usage, 3 "
-        "model "
-        "file, 4 saved document, 5 memory, 6 input or output, 130 interrupted.\n");
+        ".SH ENVIRONMENT\n.TP\n.B LOAM_ARG_NAME\nthe option \\-\\-name, where the command line does not have it\n.TP\n"
+        ".B LOAM_MODELS\nthe folder of pulled models\n.TP\n.B HF_TOKEN, HF_ENDPOINT\na token for the registry of "
+        "models, and another registry\n.SH EXIT STATUS\n0 done, 1 other failure, 2 usage, 3 model file, 4 saved "
+        "document, 5 memory, 6 input or output, 130 interrupted.\n");
 }
 
 enum status reference_print(const struct program *program, size_t form, struct error *error) {

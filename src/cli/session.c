@@ -181,8 +181,7 @@ enum status session_create_engine(struct session *session, const struct plan *pl
            resident = engine_tier_statistics(session->engine).resident_layers;
     if (plan->disk_directory != NULL && resident < wanted && !session->quiet)
         fprintf(stderr,
-                "loam: note: of the first %zu layers, which are to stay in RAM, --kv-host holds %zu; of the "
-                "others "
+                "loam: note: of the first %zu layers, which are to stay in RAM, --kv-host holds %zu; of the others "
                 "steps read from the disk\n",
                 wanted, resident);
     const size_t hard = engine_hard_heads(session->engine);

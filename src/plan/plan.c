@@ -689,9 +689,8 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
     char needed[32], budget[32];
     if (bound.is_device)
         return error_set(error, STATUS_MEMORY,
-                         "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: "
-                         "try -c %llu%s or "
-                         "--kv-disk DIR",
+                         "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: try -c "
+                         "%llu%s or --kv-disk DIR",
                          (unsigned long long)tokens, bytes_text(wanted, needed, sizeof needed),
                          bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
                          (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");

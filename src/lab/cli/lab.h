@@ -40,13 +40,8 @@ extern const size_t lab_option_count;
 extern const struct bench_replay lab_bench_replay;
 const struct command *lab_commands(void); /* [COMMAND_COUNT] */
 
-enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status eval_command(const struct options *options, struct error *error) STATUS_CHECKED;
-/* A Hugging Face folder; with one argument, loam's import. */
-enum status lab_import_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status trace_command(const struct options *options, struct error *error) STATUS_CHECKED;
+/* lab_import_command: a Hugging Face folder; with one argument, loam's import. */
+command_run perplexity_command, eval_command, lab_import_command, quantize_command, calibrate_command, trace_command;
 
 /* struct command's `output`: the base that is saved; the calibration where -o does not name it. */
 enum status perplexity_output(const struct options *options, const char **name, char **path,
