@@ -49,8 +49,7 @@ static bool read_schema(struct answer_form *form, const json_t *value, struct ap
     const bool is_word = json_is_string(value) && strcmp(json_string_value(value), "json") == 0;
     const json_t *inner = json_object_get(value, "schema");
     if (!json_is_object(value) && !json_is_string(value) && !json_is_boolean(value))
-        return api_error_set(error, 400, form->field, "'%s': found %s, expected a JSON Schema", form->field,
-                             json_kind(value));
+        return field_refuse(error, form->field, "found %s, expected a JSON Schema", json_kind(value));
     form->is_json = true;
     if (!is_word) form->schema = json_is_object(inner) ? inner : value; /* {name, schema}, too */
     return true;
@@ -62,8 +61,7 @@ static bool read_format(struct answer_form *form, const json_t *value, struct ap
     const char *type = "";
     size_t length = 0;
     if (!json_is_object(value))
-        return api_error_set(error, 400, form->field, "'%s': found %s, expected an object", form->field,
-                             json_kind(value));
+        return field_refuse(error, form->field, "found %s, expected an object", json_kind(value));
     if (!field_text(value, "type", 64, &type, &length, error)) return false;
     if (strcmp(type, "text") == 0) return true;
     const bool is_object = strcmp(type, "json_object") == 0;
@@ -76,8 +74,7 @@ static bool read_format(struct answer_form *form, const json_t *value, struct ap
     if (inner == NULL) inner = json_object_get(outer, "schema");
     if (inner == NULL && is_object) inner = outer; /* Cohere's: the schema itself */
     if (inner == NULL && !is_object)
-        return api_error_set(error, 400, form->field, "'%s': found no schema, expected an object",
-                             form->field);
+        return field_refuse(error, form->field, "found no schema, expected an object");
     form->format = value;
     form->schema = inner;
     form->is_json = true;
@@ -92,8 +89,7 @@ static bool read_teller(struct answer_form *form, const json_t *value, enum tell
     case TELLS_OBJECT: form->is_json = json_is_true(value); return true;
     case TELLS_REFUSED: break;
     }
-    return api_error_set(error, 400, form->field,
-                         "'%s': not supported; a JSON Schema in 'response_format' is", form->field);
+    return field_refuse(error, form->field, "not supported; a JSON Schema in 'response_format' is");
 }
 
 static bool asks_for_nothing(const json_t *value) {
@@ -110,9 +106,7 @@ bool answer_form_find(struct answer_form *form, const json_t *body, struct api_e
         struct answer_form found = {.field = tellers[i].name};
         if (!read_teller(&found, value, tellers[i].teller, error)) return false;
         if (found.is_json && form->is_json)
-            return api_error_set(error, 400, found.field,
-                                 "'%s': expected one form of the answer, found '%s', too", found.field,
-                                 form->field);
+            return field_refuse(error, found.field, "expected one form of the answer, found '%s', too", form->field);
         if (found.is_json) *form = found;
     }
     return true;

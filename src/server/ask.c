@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "platform/clock.h"
 #include "server/answer_form.h"
+#include "server/fields.h"
 #include "server/json_text.h"
 #include "server/tool_choice.h"
 
@@ -80,12 +81,12 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
         if (!tool_choice_end_thought(ask->server->model.tokenizer, &prompts[i], error)) return false;
     if (ask->form.schema != NULL) ask->form.thinks = false;
     for (size_t i = 0; i < prompt_count; i++) {
-        if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
+        if (prompts[i].count == 0) return field_refuse(error, "prompt", "found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
     }
     if (prompt_count * n > ASK_CHOICES_MAX)
-        return api_error_set(error, 400, "n", "'n': %zu prompts of %zu answers, expected at most %d together",
-                             prompt_count, n, ASK_CHOICES_MAX);
+        return field_refuse(error, "n", "%zu prompts of %zu answers, expected at most %d together", prompt_count, n,
+                            ASK_CHOICES_MAX);
     ask->choices = calloc(prompt_count * n, sizeof *ask->choices);
     if (ask->choices == NULL) return api_error_set(error, 503, NULL, "no memory");
     ask->choice_count = prompt_count * n;

@@ -13,17 +13,14 @@ static bool read_stops(struct ask_options *options, const json_t *body, struct a
     if (stop == NULL) return true;
     const size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
     if (count > ASK_STOPS_MAX)
-        return api_error_set(error, 400, "stop", "'stop': found %zu strings, expected at most %d", count,
-                             ASK_STOPS_MAX);
+        return field_refuse(error, "stop", "found %zu strings, expected at most %d", count, ASK_STOPS_MAX);
     for (size_t i = 0; i < count; i++) {
         const json_t *text = json_is_array(stop) ? json_array_get(stop, i) : stop;
         if (!json_is_string(text))
-            return api_error_set(error, 400, "stop", "'stop': found %s, expected a string or a list of them",
-                                 json_kind(text));
+            return field_refuse(error, "stop", "found %s, expected a string or a list of them", json_kind(text));
         const size_t length = json_string_length(text);
         if (length > ASK_STOP_BYTES_MAX || strlen(json_string_value(text)) != length)
-            return api_error_set(error, 400, "stop", "'stop': expected at most %d bytes and no NUL",
-                                 ASK_STOP_BYTES_MAX);
+            return field_refuse(error, "stop", "expected at most %d bytes and no NUL", ASK_STOP_BYTES_MAX);
         if (length > 0) options->stops[options->stop_count++] = json_string_value(text);
     }
     return true;
@@ -35,11 +32,9 @@ static bool read_bias(struct ask_options *options, const char *key, const json_t
     errno = 0;
     const long long id = strtoll(key, &end, 10);
     if (key[0] < '0' || key[0] > '9' || *end != '\0' || errno != 0 || (uint64_t)id >= vocabulary_size)
-        return api_error_set(error, 400, "logit_bias",
-                             "'logit_bias': found '%.40s', expected a token id below %zu", key,
-                             vocabulary_size);
+        return field_refuse(error, "logit_bias", "found '%.40s', expected a token id below %zu", key, vocabulary_size);
     if (!json_is_number(value) || !(json_number_value(value) >= -100 && json_number_value(value) <= 100))
-        return api_error_set(error, 400, "logit_bias", "'logit_bias': expected numbers from -100 to 100");
+        return field_refuse(error, "logit_bias", "expected numbers from -100 to 100");
     options->biases[options->sampling.bias_count++] =
         (struct token_bias){.id = (int32_t)id, .bias = (float)json_number_value(value)};
     return true;
@@ -52,11 +47,10 @@ static bool read_biases(struct ask_options *options, const json_t *body, size_t 
     options->sampling.bias_count = 0;
     if (biases == NULL || (json_is_array(biases) && json_array_size(biases) == 0)) return true;
     if (!json_is_object(biases))
-        return api_error_set(error, 400, "logit_bias", "'logit_bias': found %s, expected an object",
-                             json_kind(biases));
+        return field_refuse(error, "logit_bias", "found %s, expected an object", json_kind(biases));
     if (json_object_size(biases) > ASK_BIASES_MAX)
-        return api_error_set(error, 400, "logit_bias", "'logit_bias': found %zu tokens, expected at most %d",
-                             json_object_size(biases), ASK_BIASES_MAX);
+        return field_refuse(error, "logit_bias", "found %zu tokens, expected at most %d", json_object_size(biases),
+                            ASK_BIASES_MAX);
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)biases, key,
@@ -71,7 +65,7 @@ static bool read_seed(const json_t *body, int64_t *seed, struct api_error *error
     if (!json_is_real(found) || number < 9.2e18)
         return field_integer(body, "seed", INT64_MIN, INT64_MAX, seed, error);
     if (number >= 18446744073709551616.0)
-        return api_error_set(error, 400, "seed", "'seed': found %g, expected at most 64 bits", number);
+        return field_refuse(error, "seed", "found %g, expected at most 64 bits", number);
     *seed = (int64_t)(uint64_t)number;
     return true;
 }
@@ -113,7 +107,7 @@ static bool refuse_samplers(const json_t *body, struct api_error *error) {
     for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
         const json_t *value = field_get(body, samplers[i].name);
         if (value != NULL && !is_off(value, samplers[i].neutral))
-            return api_error_set(error, 400, samplers[i].name, "'%s': not supported", samplers[i].name);
+            return field_refuse(error, samplers[i].name, "not supported");
     }
     return true;
 }
@@ -199,7 +193,7 @@ bool ask_options_refuse(const json_t *body, const char *const *names, size_t cou
     for (size_t i = 0; i < count; i++) {
         const json_t *value = field_get(body, names[i]);
         if (value != NULL && !asks_for_nothing(value))
-            return api_error_set(error, 400, names[i], "'%s': not supported", names[i]);
+            return field_refuse(error, names[i], "not supported");
     }
     return true;
 }

@@ -38,7 +38,7 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
         return false;
     ask->options.top_count = (size_t)top;
     if (top > 0 && !ask->options.has_log_probabilities)
-        return api_error_set(error, 400, "top_logprobs", "'top_logprobs': needs 'logprobs': true");
+        return field_refuse(error, "top_logprobs", "needs 'logprobs': true");
     return true;
 }
 

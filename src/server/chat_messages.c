@@ -68,7 +68,7 @@ bool chat_messages_read(struct conversation *conversation, const json_t *body, s
     const json_t *messages;
     if (!field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error)) return false;
     if (messages == NULL || json_array_size(messages) == 0)
-        return api_error_set(error, 400, "messages", "'messages': expected at least one");
+        return field_refuse(error, "messages", "expected at least one");
     const size_t newest = conversation_newest(messages);
     for (size_t i = 0; i < json_array_size(messages); i++)
         if (!read_message(conversation, json_array_get(messages, i), i, i == newest, error)) return false;

@@ -33,8 +33,7 @@ static bool read_prompt(const struct server *server, const json_t *prompt, struc
     if (json_is_string(prompt)) return encode_text(server, prompt, list, error);
     if (json_is_array(prompt))
         return token_ids_read(prompt, "prompt", service_vocabulary_size(server->model.service), list, error);
-    return api_error_set(error, 400, "prompt", "'prompt': found %s, expected a string or token ids",
-                         json_kind(prompt));
+    return field_refuse(error, "prompt", "found %s, expected a string or token ids", json_kind(prompt));
 }
 
 static bool is_list_of_prompts(const json_t *prompt) {
@@ -51,13 +50,12 @@ static bool read_ids(struct ask *ask, struct api_error *error) {
 static bool read_prompts(struct ask *ask, struct api_error *error) {
     const json_t *prompt = field_get(ask->body, "prompt");
     if (prompt == NULL)
-        return api_error_set(error, 400, "prompt", "'prompt': expected a string or token ids");
+        return field_refuse(error, "prompt", "expected a string or token ids");
     if (ask->ids.count > 0) return read_ids(ask, error);
     const bool is_list = json_is_array(prompt) && is_list_of_prompts(prompt);
     const size_t count = is_list ? json_array_size(prompt) : 1;
     if (count > ASK_CHOICES_MAX)
-        return api_error_set(error, 400, "prompt", "'prompt': found %zu prompts, expected at most %d", count,
-                             ASK_CHOICES_MAX);
+        return field_refuse(error, "prompt", "found %zu prompts, expected at most %d", count, ASK_CHOICES_MAX);
     struct token_list lists[ASK_CHOICES_MAX] = {0};
     bool read = true;
     for (size_t i = 0; i < count && read; i++)
@@ -108,7 +106,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
         !field_flag(ask->body, "echo", &ask->form.echoes, error) || !read_log_probabilities(ask, error))
         return false;
     if (best_of != (int64_t)ask->options.choices)
-        return api_error_set(error, 400, "best_of", "'best_of': not supported, unless it is 'n'");
+        return field_refuse(error, "best_of", "not supported, unless it is 'n'");
     return read_prompts(ask, error) && check_echo(ask, error);
 }
 

@@ -84,8 +84,7 @@ bool conversation_append_other(struct conversation *conversation, const char *ty
                                struct api_error *error) {
     char line[96];
     if (conversation->is_newest)
-        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s', expected text", param,
-                             type);
+        return field_refuse(error, param, "found a part of type '%.40s', expected text", type);
     /* Thoughts, and what others' tools did: the model would write such lines itself. */
     if (last(conversation)->role == CHAT_ASSISTANT) return true;
     snprintf(line, sizeof line, "[%.40s: left out, this model reads text]", type);
@@ -122,8 +121,7 @@ static bool append_part(struct conversation *conversation, const json_t *part, c
     const char *type = "";
     size_t length = 0;
     if (!json_is_object(part))
-        return api_error_set(error, 400, param, "'%s': found %s, expected a part of type text", param,
-                             json_kind(part));
+        return field_refuse(error, param, "found %s, expected a part of type text", json_kind(part));
     if (!field_text(part, "type", 64, &type, &length, error)) return false;
     bool known = false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known = known || strcmp(type, kinds[i]) == 0;
@@ -132,7 +130,7 @@ static bool append_part(struct conversation *conversation, const json_t *part, c
     if (!known && !conversation_append_file(conversation, part, param, &is_file, error)) return false;
     if (!known) return is_file || conversation_append_other(conversation, type, param, error);
     if (!json_is_string(text))
-        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s' without its text", param, type);
+        return field_refuse(error, param, "found a part of type '%.40s' without its text", type);
     return conversation_append(conversation, json_string_value(text), json_string_length(text), error);
 }
 
@@ -143,8 +141,7 @@ bool conversation_append_content(struct conversation *conversation, const json_t
         return conversation_append(conversation, json_string_value(content), json_string_length(content),
                                    error);
     if (!json_is_array(content))
-        return api_error_set(error, 400, param, "'%s': found %s, expected a string or a list of parts", param,
-                             json_kind(content));
+        return field_refuse(error, param, "found %s, expected a string or a list of parts", json_kind(content));
     for (size_t i = 0; i < json_array_size(content); i++)
         if (!append_part(conversation, json_array_get(content, i), param, error)) return false;
     return true;
@@ -212,13 +209,11 @@ static bool check_tool(const json_t *tool, struct api_error *error) {
     const json_t *function = json_object_get(tool, "function");
     const json_t *name = json_object_get(function, "name");
     if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 256)
-        return api_error_set(error, 400, "tools",
-                             "'tools': expected {type: function, function: {name, description, parameters}}");
+        return field_refuse(error, "tools", "expected {type: function, function: {name, description, parameters}}");
     const json_t *parameters = json_object_get(function, "parameters");
     if (parameters != NULL && !json_is_null(parameters) && !json_is_object(parameters))
-        return api_error_set(error, 400, "tools",
-                             "'tools': 'parameters' of '%.60s': found %s, expected an object",
-                             json_string_value(name), json_kind(parameters));
+        return field_refuse(error, "tools", "'parameters' of '%.60s': found %s, expected an object",
+                            json_string_value(name), json_kind(parameters));
     return true;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/conversation.h"
+#include "server/fields.h"
 
 static bool no_memory(struct api_error *error) {
     return api_error_set(error, 503, NULL, "no memory for the conversation");
@@ -232,7 +233,7 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
     if (chat == NULL)
         return api_error_set(error, 400, NULL,
                              "the model has no chat template: loam serve --chat-template NAME gives it one");
-    if (conversation->count == 0) return api_error_set(error, 400, "messages", "'messages': found none");
+    if (conversation->count == 0) return field_refuse(error, "messages", "found none");
     conversation->drops_thoughts = chat_template_drops_thoughts(chat);
     if (chat_template_wants_system_first(chat) && !gather_system(conversation, error)) return false;
     bool has_calls = conversation->tools != NULL;

@@ -19,8 +19,7 @@ bool tool_wish_read_choice(struct tool_wish *wish, const json_t *choice, const c
     wish->must_call = strcmp(word, "required") == 0;
     wish->name = name;
     return !*hears || wish->must_call || strcmp(word, "auto") == 0 ||
-           api_error_set(error, 400, "tool_choice", "'tool_choice': found %.40s, expected auto, none, required or %s",
-                         word, expected);
+           field_refuse(error, "tool_choice", "found %.40s, expected auto, none, required or %s", word, expected);
 }
 
 void tool_wish_add(struct tool_wish *wish, const json_t *tool, const char *parameters) {
@@ -96,8 +95,7 @@ static bool read_thinking(struct conversation *conversation, const json_t *body,
     else if (json_is_string(type) && strcmp(json_string_value(type), "disabled") == 0)
         set_thinking(conversation, false);
     else if (!json_is_string(type) || strcmp(json_string_value(type), "adaptive") != 0)
-        return api_error_set(error, 400, "thinking",
-                             "'thinking': expected {type: enabled, disabled or adaptive}");
+        return field_refuse(error, "thinking", "expected {type: enabled, disabled or adaptive}");
     return true;
 }
 
@@ -111,12 +109,10 @@ static bool read_end(struct conversation *conversation, const json_t *body, stru
         !field_flag(body, "continue_final_message", &continues, error))
         return false;
     if (continues && !is_answer)
-        return api_error_set(error, 400, "continue_final_message",
-                             "'continue_final_message': the last message is no text of the assistant");
+        return field_refuse(error, "continue_final_message", "the last message is no text of the assistant");
     if (continues && adds && field_get(body, "add_generation_prompt") != NULL)
-        return api_error_set(
-            error, 400, "continue_final_message",
-            "'continue_final_message': found with 'add_generation_prompt', expected one of them");
+        return field_refuse(error, "continue_final_message",
+                            "found with 'add_generation_prompt', expected one of them");
     const bool says_nothing =
         field_get(body, "add_generation_prompt") == NULL && field_get(body, "continue_final_message") == NULL;
     conversation->continues = continues || (is_answer && says_nothing);

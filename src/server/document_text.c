@@ -106,8 +106,7 @@ bool document_text_prepend(struct server *server, uint32_t key, const json_t *bo
     if (json_array_size(ids) == 0) return true;
     struct conversation_message *message = first_of(conversation, CHAT_USER);
     if (message == NULL)
-        return api_error_set(error, 400, "documents",
-                             "'documents': there is no user's message to put them before");
+        return field_refuse(error, "documents", "there is no user's message to put them before");
     struct conversation texts = {0};
     bool read = true;
     for (size_t i = 0; i < json_array_size(ids) && read; i++) {

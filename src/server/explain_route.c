@@ -110,7 +110,7 @@ static void beat(struct ask *ask) {
 static bool add_source(struct explaining *e, const char *name, const char *bytes, size_t length,
                        struct api_error *error) {
     if (e->source_count == SOURCES_MAX)
-        return api_error_set(error, 400, "sources", "'sources': expected at most %d", SOURCES_MAX);
+        return field_refuse(error, "sources", "expected at most %d", SOURCES_MAX);
     struct source *source = &e->sources[e->source_count];
     *source = (struct source){
         .name = name != NULL ? strdup(name) : NULL, .bytes = malloc(length + 1), .length = length};
@@ -194,8 +194,7 @@ static bool take_answer(struct ask *ask, struct explaining *e, struct conversati
     struct conversation_message *last =
         conversation->count > 0 ? &conversation->messages[conversation->count - 1] : NULL;
     if (last == NULL || last->role != CHAT_ASSISTANT || last->content.length == 0)
-        return api_error_set(error, 400, "messages",
-                             "'messages': expected the answer, of the assistant, as the last one");
+        return field_refuse(error, "messages", "expected the answer, of the assistant, as the last one");
     struct error reason;
     const enum status status =
         tokenizer_encode(ask->server->model.tokenizer, last->content.bytes, last->content.length,

@@ -2,6 +2,8 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,13 +101,22 @@ bool fields_parse(const char *body, size_t length, json_t **object, struct api_e
     return false;
 }
 
+bool field_refuse(struct api_error *error, const char *field, const char *format, ...) {
+    char what[sizeof error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return api_error_set(error, 400, field, "'%s': %s", field, what);
+}
+
 const json_t *field_get(const json_t *object, const char *name) {
     const json_t *value = json_object_get(object, name);
     return value != NULL && !json_is_null(value) ? value : NULL;
 }
 
 static bool wrong_kind(const char *name, const json_t *found, const char *expected, struct api_error *error) {
-    return api_error_set(error, 400, name, "'%s': found %s, expected %s", name, json_kind(found), expected);
+    return field_refuse(error, name, "found %s, expected %s", json_kind(found), expected);
 }
 
 bool field_number(const json_t *object, const char *name, double min, double max, double *value,
@@ -115,7 +126,7 @@ bool field_number(const json_t *object, const char *name, double min, double max
     if (!json_is_number(found)) return wrong_kind(name, found, "a number", error);
     const double number = json_number_value(found);
     if (!(number >= min && number <= max))
-        return api_error_set(error, 400, name, "'%s': found %g, expected %g to %g", name, number, min, max);
+        return field_refuse(error, name, "found %g, expected %g to %g", number, min, max);
     *value = number;
     return true;
 }
@@ -134,8 +145,8 @@ bool field_integer(const json_t *object, const char *name, int64_t min, int64_t 
         return wrong_kind(name, found, "an integer", error);
     }
     if (number < min || number > max)
-        return api_error_set(error, 400, name, "'%s': found %lld, expected %lld to %lld", name,
-                             (long long)number, (long long)min, (long long)max);
+        return field_refuse(error, name, "found %lld, expected %lld to %lld", (long long)number, (long long)min,
+                            (long long)max);
     *value = number;
     return true;
 }
@@ -154,8 +165,8 @@ bool field_text(const json_t *object, const char *name, size_t length_max, const
     if (found == NULL) return true;
     if (!json_is_string(found)) return wrong_kind(name, found, "a string", error);
     if (json_string_length(found) > length_max)
-        return api_error_set(error, 400, name, "'%s': found %zu bytes, expected at most %zu", name,
-                             json_string_length(found), length_max);
+        return field_refuse(error, name, "found %zu bytes, expected at most %zu", json_string_length(found),
+                            length_max);
     *text = json_string_value(found);
     *length = json_string_length(found);
     return true;
@@ -168,8 +179,7 @@ bool field_array(const json_t *object, const char *name, size_t count_max, const
     if (found == NULL) return true;
     if (!json_is_array(found)) return wrong_kind(name, found, "an array", error);
     if (json_array_size(found) > count_max)
-        return api_error_set(error, 400, name, "'%s': found %zu entries, expected at most %zu", name,
-                             json_array_size(found), count_max);
+        return field_refuse(error, name, "found %zu entries, expected at most %zu", json_array_size(found), count_max);
     *array = found;
     return true;
 }

@@ -17,6 +17,10 @@
  * 2^63 are reals.  The caller frees *object by json_decref. */
 bool fields_parse(const char *body, size_t length, json_t **object, struct api_error *error);
 
+/* 400: 'FIELD': what the format says.  Returns false. */
+bool field_refuse(struct api_error *error, const char *field, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* NULL: absent or null. */
 const json_t *field_get(const json_t *object, const char *name);
 bool field_number(const json_t *object, const char *name, double min, double max, double *value,

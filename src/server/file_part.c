@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/fields.h"
 #include "server/guard.h"
 
 enum { READERS_MAX = 2 };
@@ -84,7 +85,7 @@ bool file_part_read(const json_t *data, const char *name, const char *encoding, 
     if (length > 5 && memcmp(text, "data:", 5) == 0) { /* data:application/pdf;base64,... */
         const char *comma = memchr(text, ',', length);
         if (comma == NULL || comma - text < 7 || memcmp(comma - 7, ";base64", 7) != 0)
-            return api_error_set(error, 400, param, "'%s': expected data:TYPE;base64,...", param);
+            return field_refuse(error, param, "expected data:TYPE;base64,...");
         length -= (size_t)(comma + 1 - text);
         text = comma + 1;
     }
@@ -93,7 +94,7 @@ bool file_part_read(const json_t *data, const char *name, const char *encoding, 
     const size_t count = decode(text, length, bytes);
     const bool read = count != SIZE_MAX
                           ? read_bytes(bytes, count, name, encoding, param, document, error)
-                          : api_error_set(error, 400, param, "'%s': %s: expected base64", param, name);
+                          : field_refuse(error, param, "%s: expected base64", name);
     free(bytes);
     return read;
 }

@@ -24,8 +24,7 @@ static bool read_item_message(struct conversation *conversation, const json_t *i
         if (strcmp(json_string_value(role), roles[i].name) == 0)
             return conversation_add(conversation, roles[i].role, error) &&
                    conversation_append_content(conversation, json_object_get(item, "content"), param, error);
-    return api_error_set(error, 400, param, "'%s': expected a role: system, developer, user or assistant",
-                         param);
+    return field_refuse(error, param, "expected a role: system, developer, user or assistant");
 }
 
 /* A call joins the assistant's message before it. */
@@ -33,7 +32,7 @@ static bool read_item_call(struct conversation *conversation, const json_t *item
                            struct api_error *error) {
     const json_t *name = json_object_get(item, "name");
     const size_t count = conversation->count;
-    if (!json_is_string(name)) return api_error_set(error, 400, param, "'%s': a call without a name", param);
+    if (!json_is_string(name)) return field_refuse(error, param, "a call without a name");
     if ((count == 0 || conversation->messages[count - 1].role != CHAT_ASSISTANT || conversation->thoughts != NULL) &&
         !conversation_add(conversation, CHAT_ASSISTANT, error))
         return false;
@@ -73,7 +72,7 @@ static bool read_item(struct conversation *conversation, const json_t *item, siz
     size_t length = 0;
     snprintf(param, sizeof param, "input[%zu]", index);
     if (!json_is_object(item))
-        return api_error_set(error, 400, param, "'%s': found %s, expected an object", param, json_kind(item));
+        return field_refuse(error, param, "found %s, expected an object", json_kind(item));
     if (!field_text(item, "type", 64, &type, &length, error)) return false;
     if (strcmp(type, "message") == 0) return read_item_message(conversation, item, param, error);
     if (strcmp(type, "reasoning") == 0) return read_item_thoughts(conversation, item, error);
@@ -82,7 +81,7 @@ static bool read_item(struct conversation *conversation, const json_t *item, siz
     if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
         return conversation_add_result(conversation, json_object_get(item, "output"), param, error);
     if (is_left_out(type)) return true;
-    return api_error_set(error, 400, param, "'%s': found type '%.40s', which is not kept here", param, type);
+    return field_refuse(error, param, "found type '%.40s', which is not kept here", type);
 }
 
 static bool read_input(struct conversation *conversation, const json_t *body, struct api_error *error) {
@@ -98,7 +97,7 @@ static bool read_input(struct conversation *conversation, const json_t *body, st
                conversation_append_content(conversation, input, "input", error);
     if (!json_is_array(input) || json_array_size(input) == 0 ||
         json_array_size(input) > CONVERSATION_MESSAGES_MAX)
-        return api_error_set(error, 400, "input", "'input': expected a string or a list of items");
+        return field_refuse(error, "input", "expected a string or a list of items");
     const size_t newest = conversation_newest(input);
     for (size_t i = 0; i < json_array_size(input); i++) {
         conversation->is_newest = i == newest;
@@ -130,7 +129,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     bool read = ask_options_read(&ask->options, ask->body, &ask->server->model, ask_seed(ask), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
                 ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error);
-    if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
+    if (read && ask->options.choices != 1) read = field_refuse(error, "n", "expected 1");
     return read && conversation_request_ask(ask, &form, error);
 }
 

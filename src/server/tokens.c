@@ -89,7 +89,7 @@ void detokenize_route(struct server *server, struct exchange *exchange) {
     size_t length = 0;
     struct error reason;
     if (!field_array(body, "tokens", TOKENS_MAX, &ids, &error) ||
-        (ids == NULL && !api_error_set(&error, 400, "tokens", "'tokens': expected a list of ids")) ||
+        (ids == NULL && !field_refuse(&error, "tokens", "expected a list of ids")) ||
         (list.count > TOKENS_MAX &&
          !api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count,
                         TOKENS_MAX)) ||

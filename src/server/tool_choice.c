@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/fields.h"
 #include "server/json_text.h"
 
 static const char thought_end[] = "\n</think>\n\n", call_begin[] = "<tool_call>\n";
@@ -77,9 +78,7 @@ bool tool_choice_schema(const json_t *tools, const char *name, struct json_schem
                         struct api_error *error) {
     json_t *call = call_schema(tools, name);
     if (call == NULL)
-        return api_error_set(error, 400, "tool_choice",
-                             "'tool_choice': found '%.60s', which no tool is named",
-                             name != NULL ? name : "");
+        return field_refuse(error, "tool_choice", "found '%.60s', which no tool is named", name != NULL ? name : "");
     char *text = json_dumps(call, JSON_COMPACT);
     json_decref(call);
     if (text == NULL) return api_error_set(error, 503, NULL, "no memory");
