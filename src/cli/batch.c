@@ -36,8 +36,7 @@ struct batch {
     struct batch_file file;
     struct slot slots[ASKED_MAX];
     size_t slot_count, running, next; /* next: the first request that was not asked */
-    size_t answered, refused,
-        failed; /* in this run; refused: of answered, with an error of the request's own */
+    size_t answered, refused, failed; /* in this run; refused: of answered, with an error of the request's own */
     double began, shown;
     bool draws;
     pthread_mutex_t mutex;
@@ -69,14 +68,13 @@ static void show_progress(struct batch *batch, bool last) {
     fputs(batch->draws && !last ? "   " : "\n", stderr);
 }
 
-static void say_failure(struct batch *batch, const struct batch_request *request,
-                        const struct server_answer *answer) {
+static void say_failure(struct batch *batch, const struct batch_request *request, const struct server_answer *answer) {
     if (batch->failed > FAILURES_SHOWN) return;
     json_error_t why;
     json_t *body = json_loadb(answer->bytes != NULL ? answer->bytes : "", answer->length, 0, &why);
     const char *message = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
-    fprintf(stderr, "%sloam: %s:%zu: status %u: %s\n", batch->draws ? "\r" : "", batch->file.input_path,
-            request->line, answer->http_status, message != NULL ? message : "no message");
+    fprintf(stderr, "%sloam: %s:%zu: status %u: %s\n", batch->draws ? "\r" : "", batch->file.input_path, request->line,
+            answer->http_status, message != NULL ? message : "no message");
     json_decref(body);
 }
 
@@ -140,8 +138,7 @@ static struct slot *wait_ready(struct batch *batch) {
     for (int wakes = 0; wakes < 2 && found == NULL; wakes++) {
         for (size_t i = 0; i < batch->slot_count && found == NULL; i++)
             if (batch->slots[i].asked != NULL && batch->slots[i].is_ready) found = &batch->slots[i];
-        if (found == NULL && wakes == 0)
-            (void)pthread_cond_timedwait(&batch->some_ready, &batch->mutex, &until);
+        if (found == NULL && wakes == 0) (void)pthread_cond_timedwait(&batch->some_ready, &batch->mutex, &until);
     }
     pthread_mutex_unlock(&batch->mutex);
     return found;
@@ -150,8 +147,7 @@ static struct slot *wait_ready(struct batch *batch) {
 static enum status fill(struct batch *batch, struct error *error) {
     for (size_t i = 0; i < batch->slot_count; i++) {
         if (batch->slots[i].asked != NULL) continue;
-        while (batch->next < batch->file.count && batch->file.requests[batch->next].is_answered)
-            batch->next++;
+        while (batch->next < batch->file.count && batch->file.requests[batch->next].is_answered) batch->next++;
         if (batch->next == batch->file.count) return STATUS_OK;
         TRY(ask(batch, &batch->slots[i], batch->next++, error));
     }
@@ -180,12 +176,10 @@ static void forget_all(struct batch *batch) {
 static enum status report(struct batch *batch, struct error *error) {
     const size_t left = batch->file.count - batch->file.answered_before - batch->answered;
     show_progress(batch, true);
-    if (batch->refused > 0)
-        fprintf(stderr, "loam: of these %zu were refused: their answers say why\n", batch->refused);
+    if (batch->refused > 0) fprintf(stderr, "loam: of these %zu were refused: their answers say why\n", batch->refused);
     if (left == 0) return STATUS_OK;
     return error_set(error, interrupt_requested() ? STATUS_INTERRUPTED : STATUS_FAILED,
-                     "%zu of %zu requests have no answer; the same command asks them again", left,
-                     batch->file.count);
+                     "%zu of %zu requests have no answer; the same command asks them again", left, batch->file.count);
 }
 
 static enum status run(struct batch *batch, const struct options *options, struct error *error) {

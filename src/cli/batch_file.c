@@ -50,49 +50,46 @@ static enum status want_string(const char *path, size_t line, const json_t *obje
     const json_t *value = json_object_get(object, field);
     *text = json_string_value(value);
     if (*text != NULL) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "%s:%zu: field '%s': found %s, expected a string", path, line,
-                     field, kind_of(value));
+    return error_set(error, STATUS_USAGE, "%s:%zu: field '%s': found %s, expected a string", path, line, field,
+                     kind_of(value));
 }
 
 /* ---- the requests ---- */
 
-static enum status check_request(const struct batch_file *file, size_t line, const json_t *object,
-                                 const char **id, struct error *error) {
+static enum status check_request(const struct batch_file *file, size_t line, const json_t *object, const char **id,
+                                 struct error *error) {
     const char *method, *url, *path = file->input_path;
     TRY(want_string(path, line, object, "custom_id", id, error));
     TRY(want_string(path, line, object, "method", &method, error));
     TRY(want_string(path, line, object, "url", &url, error));
     const json_t *body = json_object_get(object, "body");
     if (strcmp(method, "POST") != 0)
-        return error_set(error, STATUS_USAGE, "%s:%zu: field 'method': found \"%.*s\", expected \"POST\"",
-                         path, line, SHOWN_MAX, method);
+        return error_set(error, STATUS_USAGE, "%s:%zu: field 'method': found \"%.*s\", expected \"POST\"", path, line,
+                         SHOWN_MAX, method);
     if (!json_is_object(body))
-        return error_set(error, STATUS_USAGE, "%s:%zu: field 'body': found %s, expected an object", path,
-                         line, kind_of(body));
+        return error_set(error, STATUS_USAGE, "%s:%zu: field 'body': found %s, expected an object", path, line,
+                         kind_of(body));
     if (json_is_true(json_object_get(body, "stream")))
-        return error_set(error, STATUS_USAGE,
-                         "%s:%zu: field 'body.stream': found true, expected none in a batch", path, line);
+        return error_set(error, STATUS_USAGE, "%s:%zu: field 'body.stream': found true, expected none in a batch", path,
+                         line);
     const json_t *before = json_object_get(file->ids, *id);
     if (before != NULL)
-        return error_set(error, STATUS_USAGE,
-                         "%s:%zu: field 'custom_id': found \"%.*s\", which line %zu has, too", path, line,
-                         SHOWN_MAX, *id, file->requests[json_integer_value(before)].line);
+        return error_set(error, STATUS_USAGE, "%s:%zu: field 'custom_id': found \"%.*s\", which line %zu has, too",
+                         path, line, SHOWN_MAX, *id, file->requests[json_integer_value(before)].line);
     return STATUS_OK;
 }
 
-static enum status add_request(struct batch_file *file, size_t line, uint64_t offset, const char *text,
-                               size_t length, struct error *error) {
+static enum status add_request(struct batch_file *file, size_t line, uint64_t offset, const char *text, size_t length,
+                               struct error *error) {
     json_t *object;
     const char *id = NULL;
     TRY(parse(file->input_path, line, text, length, &object, error));
     enum status status = check_request(file, line, object, &id, error);
-    if (status == STATUS_OK &&
-        (!array_reserve(&file->requests, file->count, &file->capacity, sizeof *file->requests) ||
-         json_object_set_new(file->ids, id, json_integer((json_int_t)file->count)) != 0))
+    if (status == STATUS_OK && (!array_reserve(&file->requests, file->count, &file->capacity, sizeof *file->requests) ||
+                                json_object_set_new(file->ids, id, json_integer((json_int_t)file->count)) != 0))
         status = error_set(error, STATUS_MEMORY, "%s: out of memory", file->input_path);
     if (status == STATUS_OK)
-        file->requests[file->count++] =
-            (struct batch_request){.offset = offset, .length = length, .line = line};
+        file->requests[file->count++] = (struct batch_request){.offset = offset, .length = length, .line = line};
     json_decref(object);
     return status;
 }
@@ -110,8 +107,7 @@ static enum status read_requests(struct batch_file *file, struct error *error) {
     enum status status = STATUS_OK;
     for (ssize_t length; status == STATUS_OK && (length = getline(&text, &capacity, file->input)) > 0;) {
         line++;
-        if (!is_blank(text, (size_t)length))
-            status = add_request(file, line, offset, text, (size_t)length, error);
+        if (!is_blank(text, (size_t)length)) status = add_request(file, line, offset, text, (size_t)length, error);
         offset += (uint64_t)length;
     }
     if (status == STATUS_OK && ferror(file->input))
@@ -122,8 +118,7 @@ static enum status read_requests(struct batch_file *file, struct error *error) {
     return status;
 }
 
-enum status batch_file_read(struct batch_file *file, size_t index, struct batch_line *line,
-                            struct error *error) {
+enum status batch_file_read(struct batch_file *file, size_t index, struct batch_line *line, struct error *error) {
     const struct batch_request *request = &file->requests[index];
     char *text = malloc(request->length + 1);
     if (text == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", file->input_path);
@@ -139,8 +134,7 @@ enum status batch_file_read(struct batch_file *file, size_t index, struct batch_
     line->url = json_string_value(json_object_get(line->object, "url"));
     line->body = json_object_get(line->object, "body");
     const json_t *own = line->id != NULL ? json_object_get(file->ids, line->id) : NULL;
-    if (own != NULL && (size_t)json_integer_value(own) == index && line->url != NULL &&
-        json_is_object(line->body))
+    if (own != NULL && (size_t)json_integer_value(own) == index && line->url != NULL && json_is_object(line->body))
         return STATUS_OK;
     json_decref(line->object);
     return error_set(error, STATUS_IO, "%s: changed while it was read", file->input_path);
@@ -176,8 +170,7 @@ static enum status drop_tail(struct batch_file *file, size_t line, const char *t
                              struct error *error) {
     const size_t shared = length < strlen(line_begin) ? length : strlen(line_begin);
     if (memcmp(text, line_begin, shared) != 0)
-        return error_set(error, STATUS_USAGE,
-                         "%s:%zu: no answer of loam batch; another file is needed for the answers",
+        return error_set(error, STATUS_USAGE, "%s:%zu: no answer of loam batch; another file is needed for the answers",
                          file->output_path, line);
     if (ftruncate(file->output, (off_t)file->output_bytes) == 0) return STATUS_OK;
     return error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
@@ -202,8 +195,7 @@ static enum status read_answers(struct batch_file *file, struct error *error) {
         if (!is_blank(text, (size_t)length)) status = note_answer(file, line, text, (size_t)length, error);
         file->output_bytes += (uint64_t)length;
     }
-    if (status == STATUS_OK && ferror(stream))
-        status = error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
+    if (status == STATUS_OK && ferror(stream)) status = error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
     free(text);
     fclose(stream);
     return status;
@@ -215,11 +207,9 @@ static enum status open_output(struct batch_file *file, struct error *error) {
     if (file->output < 0 || fstat(file->output, &out) != 0 || fstat(fileno(file->input), &in) != 0)
         return error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
     if (!S_ISREG(out.st_mode))
-        return error_set(error, STATUS_USAGE, "%s: expected a regular file for the answers",
-                         file->output_path);
+        return error_set(error, STATUS_USAGE, "%s: expected a regular file for the answers", file->output_path);
     if (in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-        return error_set(error, STATUS_USAGE, "%s: requests and answers are the same file",
-                         file->output_path);
+        return error_set(error, STATUS_USAGE, "%s: requests and answers are the same file", file->output_path);
     if (flock(file->output, LOCK_EX | LOCK_NB) != 0)
         return error_set(error, STATUS_USAGE, "%s: another loam batch writes to it", file->output_path);
     return STATUS_OK;
@@ -243,9 +233,8 @@ static char *answer_line(const char *id, const struct server_answer *answer) {
     if (body == NULL) return NULL;
     char name[64];
     snprintf(name, sizeof name, "batch_%s", answer->id);
-    json_t *line =
-        json_pack("{s:s, s:s, s:{s:i, s:s, s:o}, s:n}", "id", name, "custom_id", id, "response",
-                  "status_code", (int)answer->http_status, "request_id", answer->id, "body", body, "error");
+    json_t *line = json_pack("{s:s, s:s, s:{s:i, s:s, s:o}, s:n}", "id", name, "custom_id", id, "response",
+                             "status_code", (int)answer->http_status, "request_id", answer->id, "body", body, "error");
     char *text = line != NULL ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     return text;
@@ -274,8 +263,7 @@ enum status batch_file_write(struct batch_file *file, size_t index, const struct
 
 enum status batch_file_sync(struct batch_file *file, struct error *error) {
     file->synced = clock_seconds();
-    return fdatasync(file->output) == 0 ? STATUS_OK
-                                        : error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
+    return fdatasync(file->output) == 0 ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", file->output_path);
 }
 
 enum status batch_file_open(struct batch_file *file, const char *input_path, const char *output_path,

@@ -44,8 +44,8 @@ struct batch_line {
     const char *id, *url;
     json_t *body;
 };
-enum status batch_file_read(struct batch_file *file, size_t index, struct batch_line *line,
-                            struct error *error) STATUS_CHECKED;
+enum status batch_file_read(struct batch_file *file, size_t index, struct batch_line *line, struct error *error)
+    STATUS_CHECKED;
 
 /* Appends the answer, whole or not at all. */
 enum status batch_file_write(struct batch_file *file, size_t index, const struct server_answer *answer,

@@ -66,10 +66,8 @@ static enum status prefill(struct bench *bench, struct sequence *sequence, uint6
     struct progress progress;
     progress_begin(&progress, label, bench->quiet || label == NULL);
     for (uint64_t i = 0; i < count; i++) bench->tokens[i] = random_token(bench);
-    struct prefill_request request = {.tokens = bench->tokens,
-                                      .token_count = count,
-                                      .progress = progress_engine,
-                                      .progress_context = &progress};
+    struct prefill_request request = {
+        .tokens = bench->tokens, .token_count = count, .progress = progress_engine, .progress_context = &progress};
     const float *logits;
     enum status status = engine_prefill(bench->session.engine, sequence, &request, &logits, error);
     progress_end(&progress);
@@ -84,8 +82,7 @@ static enum status decode(struct bench *bench, uint64_t step_count, size_t seque
         for (size_t i = 0; i < sequence_count; i++) tokens[i] = random_token(bench);
         const float *logits;
         TRY(engine_step(bench->session.engine, bench->sequences, tokens, sequence_count, &logits, error));
-        if (read_ns != NULL)
-            *read_ns += bandwidth_pass_ns(&bench->bandwidth, device_pool(bench->session.device));
+        if (read_ns != NULL) *read_ns += bandwidth_pass_ns(&bench->bandwidth, device_pool(bench->session.device));
         TRY(check_interrupt(error));
     }
     return STATUS_OK;
@@ -129,8 +126,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     TRY(set_depth(bench, test, error));
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
         /* Touches weights and buffers as the test will: a block of prompt, a step. */
-        TRY(run_test_once(bench, test, min_size(test->prompt_count, test->ubatch),
-                          test->generate_count > 0 ? 1 : 0, NULL, error));
+        TRY(run_test_once(bench, test, min_size(test->prompt_count, test->ubatch), test->generate_count > 0 ? 1 : 0,
+                          NULL, error));
         TRY(set_depth(bench, test, error));
     }
     struct attention *attention = engine_attention(bench->session.engine);
@@ -145,8 +142,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     for (uint64_t r = 0; r < repetitions; r++) {
         if (r > 0) TRY(set_depth(bench, test, error));
         uint64_t read_ns = 0, began = clock_ns();
-        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, reads ? &read_ns : NULL,
-                          error));
+        TRY(run_test_once(bench, test, test->prompt_count, test->generate_count, reads ? &read_ns : NULL, error));
         test->samples_ns[test->sample_count] = clock_ns() - began - read_ns;
         if (reads)
             test->read_rates[test->sample_count] =
@@ -175,11 +171,10 @@ struct test_list {
     size_t count;
 };
 
-static enum status list_add(struct test_list *list, uint64_t prompt_count, uint64_t generate_count,
-                            uint64_t depth, uint64_t sequence_count, struct error *error) {
+static enum status list_add(struct test_list *list, uint64_t prompt_count, uint64_t generate_count, uint64_t depth,
+                            uint64_t sequence_count, struct error *error) {
     if (prompt_count + generate_count == 0) return STATUS_OK;
-    if (list->count == TESTS_MAX)
-        return error_set(error, STATUS_USAGE, "bench: more than %d tests", TESTS_MAX);
+    if (list->count == TESTS_MAX) return error_set(error, STATUS_USAGE, "bench: more than %d tests", TESTS_MAX);
     list->tests[list->count++] = (struct bench_test){.prompt_count = prompt_count,
                                                      .generate_count = generate_count,
                                                      .depth = depth,
@@ -195,14 +190,11 @@ static enum status list_tests(struct test_list *list, const struct options *opti
                               *depths = option_list(options, OPTION_BENCH_DEPTH),
                               *parallels = option_list(options, OPTION_BENCH_PARALLEL);
     if (pairs->list_count % 2 != 0)
-        return error_set(error, STATUS_USAGE, "-pg: found %zu numbers, expected pairs P,N",
-                         pairs->list_count);
+        return error_set(error, STATUS_USAGE, "-pg: found %zu numbers, expected pairs P,N", pairs->list_count);
     for (size_t d = 0; d < depths->list_count; d++) {
         uint64_t depth = depths->list[d];
-        for (size_t i = 0; i < prompts->list_count; i++)
-            TRY(list_add(list, prompts->list[i], 0, depth, 1, error));
-        for (size_t i = 0; i < generates->list_count; i++)
-            TRY(list_add(list, 0, generates->list[i], depth, 1, error));
+        for (size_t i = 0; i < prompts->list_count; i++) TRY(list_add(list, prompts->list[i], 0, depth, 1, error));
+        for (size_t i = 0; i < generates->list_count; i++) TRY(list_add(list, 0, generates->list[i], depth, 1, error));
         for (size_t i = 0; i < pairs->list_count; i += 2)
             TRY(list_add(list, pairs->list[i], pairs->list[i + 1], depth, 1, error));
         for (size_t p = 0; p < parallels->list_count; p++)
@@ -339,8 +331,7 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
     };
     model_type_text(&model->gguf, bench->model.type, sizeof bench->model.type);
     if (bench->printer.has_floor && bench->bandwidth.memory == NULL)
-        TRY(bandwidth_open(&bench->bandwidth, device_pool(bench->session.device), BANDWIDTH_PASS_BYTES,
-                           error));
+        TRY(bandwidth_open(&bench->bandwidth, device_pool(bench->session.device), BANDWIDTH_PASS_BYTES, error));
     return STATUS_OK;
 }
 
@@ -383,9 +374,8 @@ enum status bench_command(const struct options *options, struct error *error) {
     interrupt_install();
     struct bench *bench = calloc(1, sizeof *bench);
     struct test_list list = {.tests = calloc(TESTS_MAX, sizeof *list.tests)};
-    enum status status = bench == NULL || list.tests == NULL
-                             ? error_set(error, STATUS_MEMORY, "out of memory")
-                             : list_tests(&list, options, error);
+    enum status status = bench == NULL || list.tests == NULL ? error_set(error, STATUS_MEMORY, "out of memory")
+                                                             : list_tests(&list, options, error);
     if (status == STATUS_OK) status = plan_read_budgets(&bench->plan, options, error);
     if (bench != NULL) bench->options = options;
     if (status == STATUS_OK) status = check_axes(bench, error);

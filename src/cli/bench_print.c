@@ -71,9 +71,7 @@ static const char *test_name(const struct bench_test *test, char *buffer, size_t
     return buffer;
 }
 
-bool bench_measures_floor(const struct bench_test *test) {
-    return test->generate_count > 0 && test->prompt_count == 0;
-}
+bool bench_measures_floor(const struct bench_test *test) { return test->generate_count > 0 && test->prompt_count == 0; }
 
 static int compare_doubles(const void *a, const void *b) {
     const double *x = a, *y = b;
@@ -212,8 +210,7 @@ static json_t *times_json(const struct bench_test *test) {
 
 static json_t *rates_json(const struct bench_test *test) {
     json_t *list = json_array();
-    for (size_t i = 0; i < test->sample_count; i++)
-        json_array_append_new(list, json_real(sample_rate(test, i)));
+    for (size_t i = 0; i < test->sample_count; i++) json_array_append_new(list, json_real(sample_rate(test, i)));
     return list;
 }
 
@@ -300,8 +297,7 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_put_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
     json_put_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     if (test->fractions != NULL)
-        json_put_number(row, "kv_quantized_fraction",
-                        fractions_mean(test->fractions, test->fractions_tokens));
+        json_put_number(row, "kv_quantized_fraction", fractions_mean(test->fractions, test->fractions_tokens));
 }
 
 /* llama-bench's names first, then loam's. */
@@ -384,8 +380,7 @@ void bench_print_head(struct bench_printer *printer) {
     print_head_line(printer, true);
 }
 
-enum status bench_print_row(struct bench_printer *printer, const struct bench_test *test,
-                            struct error *error) {
+enum status bench_print_row(struct bench_printer *printer, const struct bench_test *test, struct error *error) {
     switch (printer->format) {
     case BENCH_MD: print_md_row(printer, test); break;
     case BENCH_JSON:
@@ -399,7 +394,7 @@ enum status bench_print_row(struct bench_printer *printer, const struct bench_te
 enum status bench_print_end(struct bench_printer *printer, struct error *error) {
     if (printer->format == BENCH_JSON) output_text("%s]\n", printer->row_count > 0 ? "\n" : "");
     if (printer->format == BENCH_MD)
-        output_text("\nbuild: loam %s (%s), kernels: %s, %s\n", version_number, version_commit,
-                    printer->model->kernels, printer->model->cpu);
+        output_text("\nbuild: loam %s (%s), kernels: %s, %s\n", version_number, version_commit, printer->model->kernels,
+                    printer->model->cpu);
     return output_flush(error);
 }

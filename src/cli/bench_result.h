@@ -49,7 +49,7 @@ struct bench_test {
     struct bench_kv_bytes kv_bytes;
     /* Of the first sequence, borrowed; NULL: all its pages have one form */
     const struct page_fractions *fractions;
-    uint64_t fractions_tokens;       /* of the sequence */
+    uint64_t fractions_tokens; /* of the sequence */
     struct bench_counts counted;
     time_t time;
     size_t sample_count;

@@ -56,15 +56,13 @@ enum { SPANS_SHOWN = 5, EXPLAINED_BYTES_MAX = 64 << 20 /* a float of each step a
 
 /* ---- messages ---- */
 
-static enum status message_append(struct message *message, const char *bytes, size_t length,
-                                  struct error *error) {
+static enum status message_append(struct message *message, const char *bytes, size_t length, struct error *error) {
     return text_append(&message->content, bytes, length)
                ? STATUS_OK
                : error_set(error, STATUS_MEMORY, "no memory for the conversation");
 }
 
-static enum status message_add(struct chat *chat, enum chat_role role, const char *text,
-                               struct error *error) {
+static enum status message_add(struct chat *chat, enum chat_role role, const char *text, struct error *error) {
     if (!array_reserve(&chat->messages, chat->message_count, &chat->message_capacity, sizeof *chat->messages))
         return error_set(error, STATUS_MEMORY, "no memory for the conversation");
     struct message *message = &chat->messages[chat->message_count++];
@@ -83,8 +81,7 @@ static enum status user_message_add(struct chat *chat, const char *line, struct 
     size_t length;
     TRY(prompt_join(&prompt, PROMPT_PARAGRAPH, &text, &length, error));
     enum status status = message_add(chat, CHAT_USER, "", error);
-    if (status == STATUS_OK)
-        status = message_append(&chat->messages[chat->message_count - 1], text, length, error);
+    if (status == STATUS_OK) status = message_append(&chat->messages[chat->message_count - 1], text, length, error);
     free(text);
     if (status != STATUS_OK) return status;
     struct message *message = &chat->messages[chat->message_count - 1];
@@ -112,8 +109,8 @@ static enum status create_engine(struct chat *chat, bool found_damage, struct er
     chat->plan.document_name = prompt_name(chat->options, chat->document_name, sizeof chat->document_name);
     if (chat->plan.document_name == NULL) chat->plan.document_name = "chat";
     plan_read_sizes(&chat->plan, chat->options);
-    TRY(plan_take_auto(&chat->plan, chat->options, &chat->session, plan_context_size(&chat->plan, config),
-                       NULL, error));
+    TRY(plan_take_auto(&chat->plan, chat->options, &chat->session, plan_context_size(&chat->plan, config), NULL,
+                       error));
     plan_bound_device(&chat->plan, chat->session.device);
     TRY(plan_fit_context(&chat->plan, config, error));
     TRY(plan_set_host_bytes(&chat->plan, config, error));
@@ -188,8 +185,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
         struct error ignored;
         TRY(output_flush(status == STATUS_OK ? error : &ignored));
         if (is_first) reused += (size_t)sequence_reused_tokens(answer->sequence); /* that were saved */
-        if (answer->stop == STOP_LOOP)
-            fputs("loam: the answer stops because it repeats itself without end\n", stderr);
+        if (answer->stop == STOP_LOOP) fputs("loam: the answer stops because it repeats itself without end\n", stderr);
         print_figures(chat, reused);
     }
     return status;
@@ -216,8 +212,7 @@ static enum status answer_last(struct chat *chat, bool *has_answer, struct error
     uint64_t context_size = engine_context_size(chat->session.engine);
     bool too_long = status == STATUS_OK && tokens.count > context_size;
     if (too_long)
-        fprintf(stderr,
-                "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
+        fprintf(stderr, "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
                 tokens.count, (unsigned long long)context_size);
     else if (status == STATUS_OK) {
         sequence_set_turn(chat->answer.sequence, ending.turn_end, chat_template_drops_thoughts(chat->layout));
@@ -286,9 +281,8 @@ static enum status look_back(struct chat *chat, struct explain *explain, const s
 }
 
 static enum status show_sources(struct chat *chat, struct explain *explain, struct error *error) {
-    const struct explain_texts texts = {.tokenizer = chat->session.tokenizer,
-                                        .prompt = chat->answer.stored.ids,
-                                        .prompt_count = chat->prompt_count};
+    const struct explain_texts texts = {
+        .tokenizer = chat->session.tokenizer, .prompt = chat->answer.stored.ids, .prompt_count = chat->prompt_count};
     struct explain_span *spans = NULL;
     size_t count = 0;
     enum status status = sources_find(explain, &texts, &chat->source.files, &spans, &count, error);
@@ -322,9 +316,7 @@ static enum status sources(struct chat *chat, const char *argument, struct error
     return status;
 }
 
-static const char *name_of(const struct chat *chat, size_t document) {
-    return chat->source.files.files[document].path;
-}
+static const char *name_of(const struct chat *chat, size_t document) { return chat->source.files.files[document].path; }
 
 /* As Markdown, like the page's: what was typed and answered, documents by their names. */
 static void write_conversation(const struct chat *chat, FILE *file) {
@@ -456,8 +448,7 @@ static enum status converse(struct chat *chat, struct error *error) {
 static enum status choose_template(struct chat *chat, struct error *error) {
     TRY(prompt_template(chat->options, &chat->session.model->gguf, &chat->layout, error));
     if (chat->layout != NULL) return STATUS_OK;
-    return error_set(error, STATUS_UNSUPPORTED,
-                     "the model has no chat template; name one with --chat-template NAME");
+    return error_set(error, STATUS_UNSUPPORTED, "the model has no chat template; name one with --chat-template NAME");
 }
 
 /* A conversation that no question fits into is not begun. */
@@ -471,11 +462,10 @@ static enum status check_documents(const struct chat *chat, struct error *error)
         tokens.count < chat->session.model->config.context_length)
         status = plan_check_budget(&chat->plan, &chat->session.model->config, tokens.count + 1, error);
     if (status == STATUS_OK && tokens.count >= context_size)
-        status = error_set(
-            error, STATUS_USAGE,
-            "the documents have %zu tokens, the context holds %llu (the model was trained for %llu)",
-            tokens.count, (unsigned long long)context_size,
-            (unsigned long long)chat->session.model->config.context_length);
+        status = error_set(error, STATUS_USAGE,
+                           "the documents have %zu tokens, the context holds %llu (the model was trained for %llu)",
+                           tokens.count, (unsigned long long)context_size,
+                           (unsigned long long)chat->session.model->config.context_length);
     token_list_deinit(&tokens);
     return status;
 }
@@ -509,8 +499,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(line_reader_create(&chat->reader, error));
     if (line_reader_is_terminal(chat->reader) && !chat->listener.quiet)
         fprintf(stderr, "%s, template %s, context %llu tokens; /help\n", chat->session.model->config.name,
-                chat_template_name(chat->layout),
-                (unsigned long long)engine_context_size(chat->session.engine));
+                chat_template_name(chat->layout), (unsigned long long)engine_context_size(chat->session.engine));
     return chat_reset(chat, error);
 }
 

@@ -15,8 +15,13 @@ struct command {
     const char *description; /* paragraphs for `loam help NAME` */
     size_t positionals_min, positionals_max;
     /* What the arguments that are no options name, for output_check.h; the last entry is of all that follow, too. */
-    enum positional { POSITIONAL_WORD, POSITIONAL_MODEL, POSITIONAL_FOLDER, POSITIONAL_TEXT, POSITIONAL_OUTPUT }
-        positionals[3];
+    enum positional {
+        POSITIONAL_WORD,
+        POSITIONAL_MODEL,
+        POSITIONAL_FOLDER,
+        POSITIONAL_TEXT,
+        POSITIONAL_OUTPUT
+    } positionals[3];
     /* NULL, or: one more file that is written, *path (newly allocated; NULL: none), and what names it. */
     enum status (*output)(const struct options *options, const char **name, char **path, struct error *error);
     command_run *run; /* NULL: another program's */
@@ -52,5 +57,5 @@ command_run run_command, chat_command, serve_command, explain_command, batch_com
     verify_command, export_command, pull_command, models_command, devices_command, help_command, version_command;
 
 /* Prints the help of one command on standard output. */
-enum status help_print_command(const struct program *program, const struct command *command,
-                               struct error *error) STATUS_CHECKED;
+enum status help_print_command(const struct program *program, const struct command *command, struct error *error)
+    STATUS_CHECKED;

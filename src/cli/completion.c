@@ -11,8 +11,7 @@ static bool takes_argument(const struct option_spec *spec) { return spec->kind !
 
 static void print_command_names(const struct program *program) {
     for (size_t i = 0, count = 0; i < COMMAND_COUNT; i++)
-        if (program->commands[i].run != NULL)
-            output_text("%s%s", count++ > 0 ? " " : "", program->commands[i].name);
+        if (program->commands[i].run != NULL) output_text("%s%s", count++ > 0 ? " " : "", program->commands[i].name);
 }
 
 /* ---- bash ---- */
@@ -134,8 +133,7 @@ void completion_print_fish(const struct program *program) {
         for (size_t j = 0; j < COMMAND_COUNT; j++)
             if (option_belongs(spec, &commands[j])) output_text(" %s", commands[j].name);
         output_text("' -l %s", spec->name);
-        if (spec->short_name != NULL)
-            output_text(" -%c %s", spec->short_name[1] == '\0' ? 's' : 'o', spec->short_name);
+        if (spec->short_name != NULL) output_text(" -%c %s", spec->short_name[1] == '\0' ? 's' : 'o', spec->short_name);
         if (option_words(spec, words, sizeof words)[0] != '\0')
             output_text(" -x -a '%s'", words);
         else if (takes_argument(spec))

@@ -13,9 +13,8 @@ static void device_print(const struct device_summary *device) {
     output_text("%-8s %s\n", device->name, device->model[0] != '\0' ? device->model : "-");
     if (device->memory_bytes > 0)
         output_text("         %s free of %s\n",
-                    device->memory_free_bytes > 0
-                        ? bytes_text(device->memory_free_bytes, available, sizeof available)
-                        : "?",
+                    device->memory_free_bytes > 0 ? bytes_text(device->memory_free_bytes, available, sizeof available)
+                                                  : "?",
                     bytes_text(device->memory_bytes, all, sizeof all));
     if (device->abilities[0] != '\0') output_text("         %s\n", device->abilities);
     if (device->reason.status != STATUS_OK) output_text("         not usable: %s\n", device->reason.message);

@@ -36,7 +36,8 @@ static const struct {
     {"|ssl-key-file|ssl-cert-file|api-prefix|", "TLS and paths are a proxy's work"},
     {"|override-kv|check-tensors|", "the file is used as it is; what is damaged is refused"},
     {"|co|color|log-colors|simple-io|perf|warmup|op-offload|no-op-offload|repack|nr|no-repack|timeout|"
-     "threads-http|", "leave it out"},
+     "threads-http|",
+     "leave it out"},
     {"|cb|cont-batching|", "requests are always answered together; leave it out"},
     {"|prompt-cache|prompt-cache-all|prompt-cache-ro|slot-save-path|cram|cache-ram|ctxcp|ctx-checkpoints|",
      "--kv-disk DIR saves what was read, and finds it again"},

@@ -42,11 +42,10 @@ static void print_wrapped(const char *text, size_t column, size_t indent) {
 
 static void print_option(const struct option_spec *spec) {
     char left[96];
-    size_t used = (size_t)(spec->short_name != NULL
-                               ? snprintf(left, sizeof left, "  -%s, --%s", spec->short_name, spec->name)
-                               : snprintf(left, sizeof left, "      --%s", spec->name));
-    if (spec->argument != NULL)
-        used += (size_t)snprintf(left + used, sizeof left - used, " %s", spec->argument);
+    size_t used =
+        (size_t)(spec->short_name != NULL ? snprintf(left, sizeof left, "  -%s, --%s", spec->short_name, spec->name)
+                                          : snprintf(left, sizeof left, "      --%s", spec->name));
+    if (spec->argument != NULL) used += (size_t)snprintf(left + used, sizeof left - used, " %s", spec->argument);
     if (used + 2 > HELP_COLUMN)
         output_text("%s\n%*s", left, HELP_COLUMN, "");
     else
@@ -56,8 +55,7 @@ static void print_option(const struct option_spec *spec) {
     print_wrapped(right, HELP_COLUMN, HELP_COLUMN);
 }
 
-enum status help_print_command(const struct program *program, const struct command *command,
-                               struct error *error) {
+enum status help_print_command(const struct program *program, const struct command *command, struct error *error) {
     const struct option_spec *spec;
     output_text("Usage: %s %s %s\n\n", program->name, command->name, command->usage);
     print_wrapped(command->description, 0, 0);
@@ -108,18 +106,14 @@ static enum status print_all(const struct program *program, struct error *error)
 
 enum status help_command(const struct options *options, struct error *error) {
     const struct program *program = options->program;
-    if (option_given(options, OPTION_AS))
-        return reference_print(program, option_count(options, OPTION_AS), error);
+    if (option_given(options, OPTION_AS)) return reference_print(program, option_count(options, OPTION_AS), error);
     if (options->positional_count == 0) return print_all(program, error);
     const char *name = options->positionals[0];
     const struct command *command = command_find(program, name);
     if (command != NULL && command->run != NULL) return help_print_command(program, command, error);
-    if (command != NULL)
-        return error_set(error, STATUS_USAGE, "help: '%s' is a command of loam-lab", command->name);
+    if (command != NULL) return error_set(error, STATUS_USAGE, "help: '%s' is a command of loam-lab", command->name);
     const struct command *near = command_nearest(program, name);
     if (near != NULL)
-        return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; did you mean '%s'?", name,
-                         near->name);
-    return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; '%s help' lists them", name,
-                     program->name);
+        return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; did you mean '%s'?", name, near->name);
+    return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; '%s help' lists them", name, program->name);
 }

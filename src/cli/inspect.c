@@ -45,8 +45,7 @@ static enum status inspection_open(struct inspection *inspection, const char *pa
         error_set(&inspection->reason, STATUS_MODEL, "no tensors: a vocabulary only");
         return STATUS_OK;
     }
-    enum status status =
-        model_config_read(&inspection->config, gguf, &inspection->arena, &inspection->reason);
+    enum status status = model_config_read(&inspection->config, gguf, &inspection->arena, &inspection->reason);
     inspection->has_config = status == STATUS_OK;
     return STATUS_OK;
 }
@@ -124,11 +123,10 @@ static void print_tensors(const struct inspection *inspection) {
     output_text("\nTotals\n");
     for (uint32_t t = 0; t < TYPE_NUMBER_MAX; t++)
         if (counts[t] > 0)
-            output_text("  %-8s %6" PRIu64 " tensors  %12s\n", tensor_type_info((enum tensor_type)t)->name,
-                        counts[t], bytes_text(bytes[t], size, sizeof size));
-    output_text("  all      %6" PRIu64 " tensors  %12s  %.2f M parameters, %.2f bits each\n",
-                gguf->tensor_count, bytes_text(inspection->weight_bytes, size, sizeof size),
-                (double)inspection->parameter_count * 1e-6,
+            output_text("  %-8s %6" PRIu64 " tensors  %12s\n", tensor_type_info((enum tensor_type)t)->name, counts[t],
+                        bytes_text(bytes[t], size, sizeof size));
+    output_text("  all      %6" PRIu64 " tensors  %12s  %.2f M parameters, %.2f bits each\n", gguf->tensor_count,
+                bytes_text(inspection->weight_bytes, size, sizeof size), (double)inspection->parameter_count * 1e-6,
                 inspection->parameter_count > 0
                     ? (double)inspection->weight_bytes * 8 / (double)inspection->parameter_count
                     : 0);
@@ -146,8 +144,8 @@ static void print_model(const struct inspection *inspection) {
     if (config->nextn_layers > 0)
         output_text("  %zu more for tokens beyond the next one, which loam does not use\n", config->nextn_layers);
     if (config->experts.count > 0)
-        output_text("  a mixture of %zu experts of feed-forward %zu, %zu of them for a token\n",
-                    config->experts.count, config->experts.size, config->experts.used);
+        output_text("  a mixture of %zu experts of feed-forward %zu, %zu of them for a token\n", config->experts.count,
+                    config->experts.size, config->experts.used);
     output_text("  %zu query heads and %s%zu KV heads of %zu (keys) and %zu (values)\n", config->head_count,
                 config->kv_groups != NULL ? "up to " : "", config->kv_head_count, config->k_dimension,
                 config->v_dimension);
@@ -166,8 +164,7 @@ static void print_model(const struct inspection *inspection) {
     if (config->kv_windows != NULL)
         output_text("\n  of layers with windows of %" PRIu64 " tokens for as long as a row to come may see it",
                     config->kv_windows->tokens);
-    output_text("\n  %12s  %12s  %12s  %12s  %12s\n", "context", "KV f16", "KV q8_0", "total f16",
-                "total q8_0");
+    output_text("\n  %12s  %12s  %12s  %12s  %12s\n", "context", "KV f16", "KV q8_0", "total f16", "total q8_0");
     for (size_t i = 0; i < CONTEXT_SIZE_COUNT; i++) {
         uint64_t n = context_sizes[i];
         uint64_t fixed = inspection->weight_bytes + model_work_bytes(config, 512);
@@ -187,8 +184,8 @@ static enum status print_tables(const struct inspection *inspection, struct erro
     char path[256], size[32];
     output_text("%s: GGUF v%u, %s%s, alignment %" PRIu64 "\n",
                 utf8_escape(gguf->path, strlen(gguf->path), path, sizeof path), gguf->version,
-                bytes_text(gguf->size_bytes, size, sizeof size),
-                gguf->file_count > 1 ? " in several files" : "", gguf->alignment);
+                bytes_text(gguf->size_bytes, size, sizeof size), gguf->file_count > 1 ? " in several files" : "",
+                gguf->alignment);
     print_metadata(gguf);
     print_tensors(inspection);
     print_model(inspection);
@@ -199,8 +196,7 @@ static enum status print_tables(const struct inspection *inspection, struct erro
 
 static json_t *value_json(const struct gguf_entry *entry, uint64_t index) {
     enum gguf_type type = entry->type == GGUF_ARRAY ? entry->element_type : entry->type;
-    if (type == GGUF_STRING)
-        return json_text_without_zeros(entry->strings[index].text, entry->strings[index].length);
+    if (type == GGUF_STRING) return json_text_without_zeros(entry->strings[index].text, entry->strings[index].length);
     if (type == GGUF_BOOL) return json_boolean(gguf_array_int(entry, index) != 0);
     if (type == GGUF_FLOAT32 || type == GGUF_FLOAT64) {
         json_t *number = json_real(gguf_array_float(entry, index));
@@ -222,8 +218,8 @@ static json_t *metadata_json(const struct gguf *gguf) {
             value = json_array();
             for (uint64_t v = 0; v < entry->count; v++) json_array_append_new(value, value_json(entry, v));
         } else {
-            value = json_pack("{s:s, s:I}", "array_of", type_names[entry->element_type], "count",
-                              (json_int_t)entry->count);
+            value =
+                json_pack("{s:s, s:I}", "array_of", type_names[entry->element_type], "count", (json_int_t)entry->count);
         }
         (void)json_object_setn_new(metadata, json_string_value(key), json_string_length(key), value);
         json_decref(key);
@@ -306,8 +302,7 @@ static enum status print_json(const struct inspection *inspection, struct error 
     json_put_uint(root, "weight_bytes", inspection->weight_bytes);
     json_put(root, "model", inspection->has_config ? model_json(inspection) : json_null());
     if (!inspection->has_config)
-        json_put(root, "model_reason",
-                 json_text(inspection->reason.message, strlen(inspection->reason.message)));
+        json_put(root, "model_reason", json_text(inspection->reason.message, strlen(inspection->reason.message)));
     json_put(root, "metadata", metadata_json(gguf));
     json_put(root, "tensors", tensors_json(gguf));
     enum status status = json_print(root, JSON_INDENT(1), error);
@@ -324,8 +319,7 @@ enum status inspect_command(const struct options *options, struct error *error) 
     struct inspection inspection;
     enum status status = inspection_open(&inspection, path, error);
     if (status == STATUS_OK)
-        status = option_flag(options, OPTION_JSON) ? print_json(&inspection, error)
-                                                   : print_tables(&inspection, error);
+        status = option_flag(options, OPTION_JSON) ? print_json(&inspection, error) : print_tables(&inspection, error);
     inspection_close(&inspection);
     return status;
 }

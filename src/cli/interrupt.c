@@ -24,9 +24,7 @@ static void on_request(int signal_number) {
 
 static void install(int signal_number, void (*handler)(int)) {
     struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    if (signal_number == SIGHUP && sigaction(signal_number, NULL, &before) == 0 &&
-        before.sa_handler == SIG_IGN)
-        return;
+    if (signal_number == SIGHUP && sigaction(signal_number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
     sigemptyset(&action.sa_mask);
     sigaction(signal_number, &action, NULL);
 }

@@ -12,8 +12,7 @@ enum status json_file_check(const char *path, struct error *error) { return file
 
 enum { FILE_FLAGS = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
 
-static enum status dump(const json_t *value, FILE *stream, size_t flags, const char *name,
-                        struct error *error) {
+static enum status dump(const json_t *value, FILE *stream, size_t flags, const char *name, struct error *error) {
     errno = 0;
     if (value == NULL || json_dumpf(value, stream, flags) != 0 || fputc('\n', stream) == EOF) {
         if (errno != 0) return error_set_os(error, STATUS_IO, errno, "%s", name);

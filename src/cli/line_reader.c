@@ -61,8 +61,7 @@ enum status line_reader_create(struct line_reader **reader, struct error *error)
     made->editor = el_init("loam", stdin, stderr, stderr);
     made->history = history_init();
     HistEvent event;
-    if (made->editor == NULL || made->history == NULL ||
-        history(made->history, &event, H_SETSIZE, HISTORY_LINES) < 0)
+    if (made->editor == NULL || made->history == NULL || history(made->history, &event, H_SETSIZE, HISTORY_LINES) < 0)
         return error_set(error, STATUS_FAILED, "chat: the terminal cannot be used for editing");
     el_set(made->editor, EL_PROMPT, prompt);
     el_set(made->editor, EL_EDITOR, "emacs");

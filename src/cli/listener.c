@@ -28,8 +28,7 @@ static bool stops(void *context) {
 /* On a terminal the line of the answer is ended first. */
 static void note(void *context, const char *line, bool amid_answer) {
     const struct listener *listener = context;
-    if (!listener->quiet)
-        fprintf(stderr, "%sloam: note: %s\n", amid_answer && output_can_draw() ? "\n" : "", line);
+    if (!listener->quiet) fprintf(stderr, "%sloam: note: %s\n", amid_answer && output_can_draw() ? "\n" : "", line);
 }
 
 struct generation_listener listener_of(struct listener *listener) {

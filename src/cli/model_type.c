@@ -55,8 +55,7 @@ uint64_t model_parameter_count(const struct gguf *gguf) {
     uint64_t count = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         uint64_t elements = 1;
-        for (uint32_t d = 0; d < gguf->tensors[i].dimension_count; d++)
-            elements *= gguf->tensors[i].dimensions[d];
+        for (uint32_t d = 0; d < gguf->tensors[i].dimension_count; d++) elements *= gguf->tensors[i].dimensions[d];
         count += elements;
     }
     return count;

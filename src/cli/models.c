@@ -23,8 +23,7 @@ static uint64_t read_context(const char *path) {
     uint64_t context = 0;
     char key[KEY_BYTES];
     if (gguf_open(&gguf, path, &none) == STATUS_OK &&
-        gguf_get_string(&gguf, "general.architecture", &name, &none) == STATUS_OK &&
-        name.length < KEY_BYTES / 2) {
+        gguf_get_string(&gguf, "general.architecture", &name, &none) == STATUS_OK && name.length < KEY_BYTES / 2) {
         snprintf(key, sizeof key, "%.*s.context_length", (int)name.length, name.text);
         if (gguf_get_uint(&gguf, key, UINT32_MAX, &context, &none) != STATUS_OK) context = 0;
     }
@@ -137,8 +136,8 @@ enum status models_command(const struct options *options, struct error *error) {
     TRY(model_folder_path(&folder, error));
     enum status status = model_list_read(&list, error);
     if (status == STATUS_OK)
-        status = option_flag(options, OPTION_JSON) ? print_json(&list, folder, error)
-                                                   : print_tables(&list, folder, error);
+        status =
+            option_flag(options, OPTION_JSON) ? print_json(&list, folder, error) : print_tables(&list, folder, error);
     model_list_deinit(&list);
     free(folder);
     return status;

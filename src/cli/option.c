@@ -44,14 +44,12 @@ static bool belongs(const struct option_spec *spec, const struct command *comman
 /* `word` is what stood on the command line up to '=', dashes included. */
 static bool names(const struct option_spec *spec, const char *word) {
     if (word[1] == '-')
-        return strcmp(word + 2, spec->name) == 0 ||
-               (spec->alias != NULL && strcmp(word + 2, spec->alias) == 0);
+        return strcmp(word + 2, spec->name) == 0 || (spec->alias != NULL && strcmp(word + 2, spec->alias) == 0);
     return spec->short_name != NULL && strcmp(word + 1, spec->short_name) == 0;
 }
 
 /* command: NULL: of any. */
-static const struct option_spec *find(const struct program *program, const struct command *command,
-                                      const char *word) {
+static const struct option_spec *find(const struct program *program, const struct command *command, const char *word) {
     const struct option_spec *spec;
     for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++)
         if ((command == NULL || belongs(spec, command)) && names(spec, word)) return spec;
@@ -84,19 +82,17 @@ static enum status refuse_unknown(const struct options *options, const char *wor
     const struct option_spec *near = nearest(options, word);
     const struct option_spec *elsewhere = find(options->program, NULL, word);
     const char *hint = elsewhere == NULL ? foreign_option_hint(word) : NULL;
-    if (hint != NULL)
-        return error_set(error, STATUS_USAGE, "%s: loam has no '%s': %s", command->name, word, hint);
+    if (hint != NULL) return error_set(error, STATUS_USAGE, "%s: loam has no '%s': %s", command->name, word, hint);
     if (elsewhere != NULL && near == NULL)
         for (size_t i = 0; i < COMMAND_COUNT; i++)
             if (belongs(elsewhere, &options->program->commands[i]))
                 return error_set(error, STATUS_USAGE, "%s: '%s' is an option of '%s %s', not of this command",
-                                 command->name, word, options->program->name,
-                                 options->program->commands[i].name);
+                                 command->name, word, options->program->name, options->program->commands[i].name);
     if (near != NULL)
-        return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name,
-                         word, near->name);
-    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; '%s help %s' lists them", command->name,
-                     word, options->program->name, command->name);
+        return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name, word,
+                         near->name);
+    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; '%s help %s' lists them", command->name, word,
+                     options->program->name, command->name);
 }
 
 /* ---- values ---- */
@@ -110,12 +106,10 @@ struct place {
 
 static bool takes_list(const struct place *place) {
     const enum argument_kind kind = place->spec->kind;
-    return kind == ARGUMENT_WORDS || kind == ARGUMENT_COUNTS ||
-           (place->spec->lists >> place->command->id & 1) != 0;
+    return kind == ARGUMENT_WORDS || kind == ARGUMENT_COUNTS || (place->spec->lists >> place->command->id & 1) != 0;
 }
 
-static enum status bad_value(const struct place *place, const char *text, const char *expected,
-                             struct error *error) {
+static enum status bad_value(const struct place *place, const char *text, const char *expected, struct error *error) {
     return error_set(error, STATUS_USAGE, "%s: found '%.80s', expected %s", place->shown, text, expected);
 }
 
@@ -154,8 +148,7 @@ static enum status parse_list(struct option_value *value, const struct place *pl
         size_t length = strcspn(c, ",");
         uint64_t item;
         if (spec->choices != NULL) {
-            if (!choice_find(spec->choices, c, length, &item))
-                return bad_value(place, text, spec->choices, error);
+            if (!choice_find(spec->choices, c, length, &item)) return bad_value(place, text, spec->choices, error);
         } else {
             char part[32];
             if (length >= sizeof part) return bad_value(place, text, "numbers by comma", error);
@@ -191,8 +184,7 @@ static enum status parse_flag(struct option_value *value, const struct place *pl
 }
 
 /* --set a=b --set c=d is --set a=b,c=d. */
-static enum status join_text(struct option_value *value, const char *before, const char *text,
-                             struct error *error) {
+static enum status join_text(struct option_value *value, const char *before, const char *text, struct error *error) {
     if (before == NULL) return STATUS_OK;
     char *joined;
     if (asprintf(&joined, "%s,%s", before, text) < 0) return error_set(error, STATUS_MEMORY, "out of memory");
@@ -225,8 +217,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
             return bad_value(place, text, spec->choices, error);
         return STATUS_OK;
     case ARGUMENT_COUNT:
-        if (!size_parse(text, &value->count))
-            return bad_value(place, text, "a whole number (K, M, G)", error);
+        if (!size_parse(text, &value->count)) return bad_value(place, text, "a whole number (K, M, G)", error);
         return in_range(spec, (double)value->count) ? STATUS_OK : out_of_range(place, text, error);
     case ARGUMENT_INTEGER:
         if (size_parse(text, &number) && number <= INT64_MAX) {
@@ -251,8 +242,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
 /* ---- the command line ---- */
 
 /* argv[*index] is an option; takes its argument too. */
-static enum status parse_option(struct options *options, int argc, char *const *argv, int *index,
-                                struct error *error) {
+static enum status parse_option(struct options *options, int argc, char *const *argv, int *index, struct error *error) {
     const char *whole = argv[*index];
     char word[WORD_MAX + 1];
     const char *equals = whole[1] == '-' ? strchr(whole, '=') : NULL;
@@ -265,8 +255,7 @@ static enum status parse_option(struct options *options, int argc, char *const *
         if (text == NULL) text = "1";
     } else if (text == NULL) {
         if (*index + 1 >= argc)
-            return error_set(error, STATUS_USAGE, "%s: %s needs %s", options->command->name, word,
-                             spec->argument);
+            return error_set(error, STATUS_USAGE, "%s: %s needs %s", options->command->name, word, spec->argument);
         text = argv[++*index];
     }
     struct place place = {spec, options->command, word};
@@ -290,8 +279,8 @@ static enum status parse_rest(struct options *options, enum option_source source
     return STATUS_OK;
 }
 
-enum status options_parse(struct options *options, const struct program *program, enum command_id id,
-                          int argc, char *const *argv, struct error *error) {
+enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
+                          char *const *argv, struct error *error) {
     const struct command *command = &program->commands[id];
     *options = (struct options){.program = program, .command = command};
     options->positionals = calloc((size_t)argc + 1, sizeof *options->positionals);
@@ -308,11 +297,10 @@ enum status options_parse(struct options *options, const struct program *program
     if (option_flag(options, OPTION_HELP)) return STATUS_OK; /* help never fails over the rest */
     if (options->positional_count > command->positionals_max)
         return error_set(error, STATUS_USAGE, "%s: unexpected argument '%s'; usage: %s %s %s", command->name,
-                         options->positionals[command->positionals_max], program->name, command->name,
-                         command->usage);
+                         options->positionals[command->positionals_max], program->name, command->name, command->usage);
     if (options->positional_count < command->positionals_min)
-        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: %s %s %s", command->name,
-                         program->name, command->name, command->usage);
+        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: %s %s %s", command->name, program->name,
+                         command->name, command->usage);
     TRY(parse_rest(options, SOURCE_ENVIRONMENT, error));
     return parse_rest(options, SOURCE_DEFAULT, error);
 }
@@ -358,6 +346,4 @@ double option_number(const struct options *options, unsigned id) {
     return options->values[id].number;
 }
 
-const struct option_value *option_list(const struct options *options, unsigned id) {
-    return &options->values[id];
-}
+const struct option_value *option_list(const struct options *options, unsigned id) { return &options->values[id]; }

@@ -30,8 +30,7 @@ static size_t fill_in(const char *help, char *text, size_t text_bytes) {
 
 size_t option_help(const struct option_spec *spec, char *text, size_t text_bytes) {
     size_t used = fill_in(spec->help, text, text_bytes);
-    if (spec->choices != NULL)
-        used += (size_t)snprintf(text + used, text_bytes - used, ": %s", spec->choices);
+    if (spec->choices != NULL) used += (size_t)snprintf(text + used, text_bytes - used, ": %s", spec->choices);
     if (spec->default_text != NULL)
         used += (size_t)snprintf(text + used, text_bytes - used, " [%s]", spec->default_text);
     return used;

@@ -2,8 +2,7 @@
 
 #include <errno.h>
 
-enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
-                                   struct error *error) {
+enum status output_file_open_lines(struct output_file *file, const char *path, bool appends, struct error *error) {
     *file = (struct output_file){.path = path};
     errno = 0;
     file->stream = fopen(path, appends ? "ae" : "we");

@@ -17,8 +17,8 @@ struct output_file {
 
 enum status output_file_open(struct output_file *file, const char *path, struct error *error) STATUS_CHECKED;
 /* Truncates the file or appends to it.  What was written stays, whatever happens. */
-enum status output_file_open_lines(struct output_file *file, const char *path, bool appends,
-                                   struct error *error) STATUS_CHECKED;
+enum status output_file_open_lines(struct output_file *file, const char *path, bool appends, struct error *error)
+    STATUS_CHECKED;
 enum status output_file_flush(struct output_file *file, struct error *error) STATUS_CHECKED;
 enum status output_file_put(struct output_file *file, const char *bytes, size_t length, struct error *error)
     STATUS_CHECKED;

@@ -32,8 +32,7 @@ const char *fractions_text(const struct page_fractions *fractions, uint64_t toke
     }
     int used = snprintf(text, FRACTIONS_TEXT_BYTES, "%.2f", fractions_mean(fractions, token_count));
     if (smallest < largest)
-        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", smallest,
-                 largest);
+        snprintf(text + used, FRACTIONS_TEXT_BYTES - (size_t)used, " (%.2f to %.2f by layer)", smallest, largest);
     return text;
 }
 

@@ -70,8 +70,8 @@ static enum status export_document(struct store *store, uint64_t id, const struc
     TRY(parcel_open(&parcel, store, ids, count, NULL, error));
     const enum status status = write_file(parcel, path, option_flag(options, OPTION_FORCE), error);
     if (status == STATUS_OK) /* standard output may be OUT */
-        fprintf(stderr, "loam: document %" PRIu64 " (%s) is in %s, %s\n", id,
-                shown(parcel_name(parcel), name), path, bytes_text(parcel_bytes(parcel), size, sizeof size));
+        fprintf(stderr, "loam: document %" PRIu64 " (%s) is in %s, %s\n", id, shown(parcel_name(parcel), name), path,
+                bytes_text(parcel_bytes(parcel), size, sizeof size));
     parcel_close(parcel);
     return status;
 }
@@ -131,8 +131,8 @@ static enum status print_content(const struct parcel_content *content, struct er
     for (size_t i = 0; i < content->count; i++) {
         const struct parcel_document *document = &content->documents[i];
         char name[SHOWN_BYTES], model[SHOWN_BYTES];
-        output_text("document %" PRIu64 ": %s, %" PRIu64 " tokens, %s%s%s\n", document->id,
-                    shown(document->name, name), document->token_count, shown(document->model, model),
+        output_text("document %" PRIu64 ": %s, %" PRIu64 " tokens, %s%s%s\n", document->id, shown(document->name, name),
+                    document->token_count, shown(document->model, model),
                     inputs_is_layout(document->layout) ? ", inputs of layers" : "",
                     document->was_there ? ", was there already" : "");
     }
@@ -159,10 +159,9 @@ enum status import_command(const struct options *options, struct error *error) {
     struct input input = {.file = {.fd = -1}};
     struct kv_disk disk;
     if (folder == NULL)
-        return error_set(
-            error, STATUS_USAGE,
-            "import: one argument: an exported document needs --kv-disk DIR, a Hugging Face folder "
-            "the name of the GGUF file");
+        return error_set(error, STATUS_USAGE,
+                         "import: one argument: an exported document needs --kv-disk DIR, a Hugging Face folder "
+                         "the name of the GGUF file");
     TRY(kv_disk_parse(&disk, folder, error));
     enum status status = io_file_open_path(&input.file, options->positionals[0], false, NULL, error);
     if (status == STATUS_OK) status = io_file_size(&input.file, &input.bytes, error);

@@ -29,8 +29,7 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
         if (!option_given(options, budgets[i])) continue;
         plan->has_budget = true;
         if (budgets[i] == OPTION_KV_DEVICE) plan->device_budget_bytes = option_count(options, budgets[i]);
-        if (__builtin_add_overflow(plan->budget_bytes, option_count(options, budgets[i]),
-                                   &plan->budget_bytes))
+        if (__builtin_add_overflow(plan->budget_bytes, option_count(options, budgets[i]), &plan->budget_bytes))
             plan->budget_bytes = UINT64_MAX;
     }
     return STATUS_OK;
@@ -51,8 +50,8 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
 }
 
 /* --set, --loss and --kld as one text for plan_set_axes; "": none of them. */
-static enum status read_settings(char *settings, size_t settings_bytes, const char *set,
-                                 const struct options *options, struct error *error) {
+static enum status read_settings(char *settings, size_t settings_bytes, const char *set, const struct options *options,
+                                 struct error *error) {
     const char *parts[] = {set, option_text(options, OPTION_LOSS), option_text(options, OPTION_KLD)};
     static const char *const names[] = {"", "loss=", "kld="};
     size_t used = 0;
@@ -61,11 +60,10 @@ static enum status read_settings(char *settings, size_t settings_bytes, const ch
         if (parts[i] == NULL) continue;
         const size_t length = strlen(names[i]) + strlen(parts[i]) + 2;
         if (length > settings_bytes - used)
-            return error_set(error, STATUS_USAGE,
-                             "--set, --loss, --kld: found %zu characters, expected fewer than %zu",
+            return error_set(error, STATUS_USAGE, "--set, --loss, --kld: found %zu characters, expected fewer than %zu",
                              used + length, settings_bytes);
-        used += (size_t)snprintf(settings + used, settings_bytes - used, "%s%s%s", used > 0 ? "," : "",
-                                 names[i], parts[i]);
+        used +=
+            (size_t)snprintf(settings + used, settings_bytes - used, "%s%s%s", used > 0 ? "," : "", names[i], parts[i]);
     }
     return STATUS_OK;
 }
@@ -76,8 +74,8 @@ enum status plan_read_auto(struct plan *plan, const struct options *options, str
     return plan_set_axes(plan, "auto", settings[0] != '\0' ? settings : NULL, NULL, error);
 }
 
-enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session,
-                           uint64_t depth, size_t *sequences, struct error *error) {
+enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session, uint64_t depth,
+                           size_t *sequences, struct error *error) {
     struct auto_choice choice;
     struct progress_parts shown = {.quiet = session->quiet};
     const struct auto_request request = {
@@ -138,8 +136,7 @@ json_t *plan_json(const struct plan *plan) {
             json_put(object, axis_table[axis].name, json_string(plan_method(plan, axis, text, sizeof text)));
     json_put(object, "codec_k", json_string(kv_type_name(plan->k_type)));
     json_put(object, "codec_v", json_string(kv_type_name(plan->v_type)));
-    if (plan->quantized_pages)
-        json_put(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
+    if (plan->quantized_pages) json_put(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
     if (plan->fixes_fractions) json_put_uint(object, "quantized_of_16", plan->quantized_of_16);
     if (plan->select.loss > 0) json_put(object, "loss", json_real(plan->select.loss));
     json_put(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
@@ -172,17 +169,14 @@ json_t *tree_counts_json(const struct tree_counts *counts) {
 json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
     const uint64_t lookups = counts->hits + counts->misses;
     json_t *object = json_object();
-    json_put(object, "hit_ratio",
-             lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null());
+    json_put(object, "hit_ratio", lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null());
     json_put_uint(object, "hits", counts->hits);
     json_put_uint(object, "misses", counts->misses);
-    json_put_number(object, "age_mean",
-                    counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
+    json_put_number(object, "age_mean", counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
     json_put_uint(object, "age_max", counts->age_max);
     json_put_uint(object, "bytes_kept", counts->rows * row_bytes);
     const bool is_known = counts->estimated > 0; /* with --receipt */
-    json_put(object, "left_out_mean",
-             is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null());
+    json_put(object, "left_out_mean", is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null());
     json_put(object, "left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null());
     json_put(object, "left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null());
     return object;
@@ -210,14 +204,13 @@ const char *receipt_text(const struct select_statistics *statistics, char *buffe
         return buffer;
     }
     const struct reuse_counts *reuse = &statistics->reuse;
-    int used = snprintf(
-        buffer, buffer_bytes,
-        "left out %.2f ± %.2f%% of the attention, by a sample; worst step %.2f%%, worst head %.1f%%",
-        100 * mean.left_out, 100 * mean.error, 100 * receipt->step_worst, 100 * receipt->worst.left_out);
+    int used =
+        snprintf(buffer, buffer_bytes,
+                 "left out %.2f ± %.2f%% of the attention, by a sample; worst step %.2f%%, worst head %.1f%%",
+                 100 * mean.left_out, 100 * mean.error, 100 * receipt->step_worst, 100 * receipt->worst.left_out);
     if (reuse->estimated > 0 && used > 0 && (size_t)used < buffer_bytes)
-        used +=
-            snprintf(buffer + used, buffer_bytes - (size_t)used, "; while reusing %.2f%%, worst head %.1f%%",
-                     100 * reuse->left_out / (double)reuse->estimated, 100 * reuse->worst.left_out);
+        used += snprintf(buffer + used, buffer_bytes - (size_t)used, "; while reusing %.2f%%, worst head %.1f%%",
+                         100 * reuse->left_out / (double)reuse->estimated, 100 * reuse->worst.left_out);
     if (bounds->count > 0 && used > 0 && (size_t)used < buffer_bytes)
         snprintf(buffer + used, buffer_bytes - (size_t)used, "; certainly caught %.2f%%",
                  100 * bounds->sum / (double)bounds->count);

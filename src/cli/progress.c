@@ -10,8 +10,8 @@
 static const double bar_after_seconds = 0.5, bar_every_seconds = 0.1, lines_after_seconds = 5;
 
 void progress_begin(struct progress *progress, const char *label, bool quiet) {
-    *progress = (struct progress){
-        .label = label, .quiet = quiet, .can_draw = output_can_draw(), .began = clock_seconds()};
+    *progress =
+        (struct progress){.label = label, .quiet = quiet, .can_draw = output_can_draw(), .began = clock_seconds()};
 }
 
 enum { FIGURES_BYTES = 160, BAR_WIDTH = 30, BAR_WIDTH_MIN = 8, SHORTEST = 2 };
@@ -32,8 +32,7 @@ static size_t write_figures(const struct progress *progress, uint64_t done, uint
     char counts[80] = "", speed[40] = "", left[32], here[32], all[32];
     time_left(rate > 0 ? (double)(total - done) / rate : 0, left, sizeof left);
     if (progress->unit == PROGRESS_TOKENS) {
-        snprintf(counts, sizeof counts, "%llu/%llu tokens, ", (unsigned long long)done,
-                 (unsigned long long)total);
+        snprintf(counts, sizeof counts, "%llu/%llu tokens, ", (unsigned long long)done, (unsigned long long)total);
         snprintf(speed, sizeof speed, "%.1f t/s, ", rate);
     } else if (progress->unit == PROGRESS_BYTES) {
         snprintf(counts, sizeof counts, "%s of %s, ", bytes_text(done, here, sizeof here),
@@ -45,16 +44,15 @@ static size_t write_figures(const struct progress *progress, uint64_t done, uint
                             brevity < 1 ? speed : "", left);
 }
 
-void progress_line(const struct progress *progress, uint64_t done, uint64_t total, double seconds,
-                   size_t columns, char *line, size_t size) {
+void progress_line(const struct progress *progress, uint64_t done, uint64_t total, double seconds, size_t columns,
+                   char *line, size_t size) {
     char figures[FIGURES_BYTES], bar[BAR_WIDTH + 1];
     size_t length = 0;
     for (unsigned brevity = 0; brevity <= SHORTEST; brevity++) {
         length = write_figures(progress, done, total, seconds, brevity, figures);
         if (length + BAR_WIDTH_MIN + 4 <= columns) break;
     }
-    const size_t room =
-        columns > length + 4 ? columns - length - 4 : 0; /* two brackets, a blank, the last column */
+    const size_t room = columns > length + 4 ? columns - length - 4 : 0; /* two brackets, a blank, the last column */
     const size_t width = room < BAR_WIDTH ? room : BAR_WIDTH;
     if (width < BAR_WIDTH_MIN) {
         snprintf(line, size, "%.*s", (int)(columns > 1 ? columns - 1 : 0), figures);

@@ -30,8 +30,8 @@ void progress_update(struct progress *progress, uint64_t done, uint64_t total);
 void progress_end(struct progress *progress); /* removes the bar */
 
 /* The line as a terminal of so many columns shows it, its bar included; it has fewer characters than columns. */
-void progress_line(const struct progress *progress, uint64_t done, uint64_t total, double seconds,
-                   size_t columns, char *line, size_t size);
+void progress_line(const struct progress *progress, uint64_t done, uint64_t total, double seconds, size_t columns,
+                   char *line, size_t size);
 
 /* An engine_progress: context is a struct progress; stops when Ctrl-C was pressed. */
 bool progress_engine(void *context, uint64_t done, uint64_t total);

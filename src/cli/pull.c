@@ -33,8 +33,7 @@ static void begins(void *context, uint64_t size_bytes, uint64_t here_bytes) {
     const char *terms = pulling->source.license;
     fprintf(stderr, "loam: %s, %s%s%s%s%s\n", pulling->name,
             size_bytes != UINT64_MAX ? bytes_text(size_bytes, size, sizeof size) : "of unknown size",
-            here_bytes > 0 ? ", going on after " : "",
-            here_bytes > 0 ? bytes_text(here_bytes, here, sizeof here) : "",
+            here_bytes > 0 ? ", going on after " : "", here_bytes > 0 ? bytes_text(here_bytes, here, sizeof here) : "",
             terms != NULL ? ", licence " : "",
             terms != NULL ? utf8_escape(terms, strlen(terms), license, sizeof license) : "");
 }
@@ -55,17 +54,13 @@ static bool stops(void *context) {
     return interrupt_requested();
 }
 
-static enum status pull_file(struct pulling *pulling, uint32_t index, const char *sha256,
-                             struct error *error) {
+static enum status pull_file(struct pulling *pulling, uint32_t index, const char *sha256, struct error *error) {
     char *address = NULL, *name = NULL;
     bool was_there = false;
     enum status status = source_shard(&pulling->source, index, &address, &name, error);
     if (status == STATUS_OK) {
-        const struct download download = {.source = &pulling->source,
-                                          .address = address,
-                                          .folder = pulling->folder,
-                                          .name = name,
-                                          .sha256 = sha256};
+        const struct download download = {
+            .source = &pulling->source, .address = address, .folder = pulling->folder, .name = name, .sha256 = sha256};
         const struct download_listener listener = {
             .context = pulling, .begins = begins, .progress = progress, .note = note, .stops = stops};
         pulling->name = name;
@@ -73,8 +68,7 @@ static enum status pull_file(struct pulling *pulling, uint32_t index, const char
         progress_end(&pulling->progress);
         if (status == STATUS_INTERRUPTED && !pulling->quiet)
             fprintf(stderr, "loam: stopped; the same command goes on from here\n");
-        if (was_there && status == STATUS_OK && !pulling->quiet)
-            fprintf(stderr, "loam: %s is there already\n", name);
+        if (was_there && status == STATUS_OK && !pulling->quiet) fprintf(stderr, "loam: %s is there already\n", name);
     }
     free(address);
     free(name);
@@ -101,8 +95,7 @@ static enum status tell(const struct pulling *pulling, const char *asked, struct
 static enum status pull_all(struct pulling *pulling, const struct options *options, struct error *error) {
     const char *asked = options->positionals[0], *sha256 = option_text(options, OPTION_SHA256);
     if (sha256 != NULL && !digest_is_text(sha256))
-        return error_set(error, STATUS_USAGE, "--sha256: found '%.80s', expected 64 hexadecimal digits",
-                         sha256);
+        return error_set(error, STATUS_USAGE, "--sha256: found '%.80s', expected 64 hexadecimal digits", sha256);
     TRY(source_parse(&pulling->source, asked, error));
     TRY(source_resolve(&pulling->source, stops, NULL, error));
     TRY(model_folder_make(&pulling->folder, error));

@@ -30,8 +30,7 @@ void rebuilt_print(const struct engine *engine) {
         fprintf(stderr,
                 "loam: note: nothing was computed again: at %.0f MB/s reading a token's KV takes %.1f us, computing it "
                 "from its inputs (%.2f times the bytes) %.1f us\n",
-                r.bytes_per_second / 1e6, 1e6 * r.kv_bytes / r.bytes_per_second, ratio,
-                1e6 * r.seconds_per_token);
+                r.bytes_per_second / 1e6, 1e6 * r.kv_bytes / r.bytes_per_second, ratio, 1e6 * r.seconds_per_token);
     }
 }
 

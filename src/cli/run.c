@@ -86,9 +86,8 @@ static enum status choose_template(struct run *run, struct error *error) {
         return error_set(error, status, "%s, or complete raw text with --raw", unknown.message);
     }
     if (status == STATUS_OK && run->chat == NULL && chat != NULL)
-        return error_set(
-            error, STATUS_USAGE,
-            "run: -sys needs a chat template and the model has none; --chat-template NAME names one");
+        return error_set(error, STATUS_USAGE,
+                         "run: -sys needs a chat template and the model has none; --chat-template NAME names one");
     return status;
 }
 
@@ -110,15 +109,13 @@ static enum status check_length(const struct run *run, struct error *error) {
     if (prompt <= trained && option_count(run->options, OPTION_CONTEXT) == 0) /* cut to the budget */
         return plan_check_budget(&run->plan, config, prompt, error);
     if (prompt <= trained)
-        return error_set(error, STATUS_USAGE,
-                         "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
+        return error_set(error, STATUS_USAGE, "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
                          (unsigned long long)context, prompt + 512);
-    return error_set(
-        error, STATUS_USAGE,
-        "the prompt has %zu tokens, the context holds %llu and the model was trained for %llu: shorten "
-        "it, or give -c %zu%s and expect worse answers",
-        prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512,
-        is_scalable ? " --rope-scaling yarn" : "");
+    return error_set(error, STATUS_USAGE,
+                     "the prompt has %zu tokens, the context holds %llu and the model was trained for %llu: shorten "
+                     "it, or give -c %zu%s and expect worse answers",
+                     prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512,
+                     is_scalable ? " --rope-scaling yarn" : "");
 }
 
 /* Tokens to choose a plan for: prompt and answer, as far as the context goes. */
@@ -188,8 +185,7 @@ static enum status read_schema(struct run *run, struct error *error) {
     const char *path = option_text(run->options, OPTION_JSON_SCHEMA_FILE);
     if (text != NULL && path != NULL)
         return error_set(error, STATUS_USAGE, "--json-schema and --json-schema-file: expected one of them");
-    if (text != NULL)
-        return json_answers_open(&run->json_answers, text, strlen(text), "--json-schema", error);
+    if (text != NULL) return json_answers_open(&run->json_answers, text, strlen(text), "--json-schema", error);
     if (path == NULL) return STATUS_OK;
     char *bytes;
     size_t length;
@@ -237,8 +233,7 @@ static enum status generate(struct run *run, struct error *error) {
     for (size_t i = 0; i < run->answer_count; i++) answers[i] = &run->answers[i];
     enum status status = generation_run(&run->generation, answers, run->answer_count, error);
     for (size_t i = 0; i < run->answer_count; i++)
-        if (run->answers[i].sequence != NULL)
-            run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
+        if (run->answers[i].sequence != NULL) run->reused_tokens += sequence_reused_tokens(run->answers[i].sequence);
     return status;
 }
 
@@ -303,9 +298,8 @@ static uint64_t output_token_count(const struct run *run) {
 static void print_cut(const struct run *run) {
     for (size_t i = 0; i < run->answer_count; i++) {
         if (run->answers[i].stop == STOP_LOOP)
-            fprintf(stderr,
-                    "loam: note: the answer stops because it repeats itself without end (--ignore-eos goes "
-                    "on)\n");
+            fprintf(stderr, "loam: note: the answer stops because it repeats itself without end (--ignore-eos goes "
+                            "on)\n");
         if (run->answers[i].stop != STOP_CONTEXT) continue;
         fprintf(stderr, "loam: note: the answer stops because the context of %llu tokens is full: -c%s\n",
                 (unsigned long long)engine_context_size(run->session.engine),
@@ -327,8 +321,8 @@ static void print_timings(const struct run *run) {
             "%sloam: prompt %llu tokens in %.2f s (%.1f t/s%s), answer %llu tokens in %.2f s (%.1f t/s%s), "
             "load %.2f s, KV %s, peak memory %s\n",
             output_can_draw() ? "\n" : "", (unsigned long long)g->prefill_tokens, g->prefill_seconds,
-            generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
-            g->decode_seconds, generation_decode_rate(g), drafted, run->session.load_seconds,
+            generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run), g->decode_seconds,
+            generation_decode_rate(g), drafted, run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
     if (run->plan.select.receipt) {
         const struct select_statistics chosen = attention_statistics(engine_attention(run->session.engine));
@@ -394,8 +388,7 @@ static json_t *selection_json(struct engine *engine, bool has_receipt) {
     }
     struct select_statistics s = attention_statistics(engine_attention(engine));
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
-    json_t *object =
-        json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
+    json_t *object = json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
     json_put(object, "mass_bound", mass_bounds_json(&s.mass_bound));
     if (has_receipt) json_put(object, "left_out", receipt_json(&s.receipt));
     return object;
@@ -440,8 +433,7 @@ static json_t *run_json(const struct run *run) {
     json_put_uint(plan, "batch_size", run->plan.batch_size);
     const char *name = session->model->config.name;
     json_put(root, "model", json_text(name, strlen(name)));
-    json_put(root, "chat_template",
-             run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null());
+    json_put(root, "chat_template", run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null());
     json_put(root, "preset", json_string(run->plan.preset));
     json_put(root, "plan", plan);
     json_put(root, "load_seconds", json_real(session->load_seconds));
@@ -476,8 +468,7 @@ static enum status check_saving(const struct run *run, struct error *error) {
         struct sequence *sequence = run->answers[i].sequence;
         enum status status = sequence != NULL ? sequence_flush(sequence, &why) : STATUS_OK;
         if (status == STATUS_OK) continue;
-        return error_set(error, status, "the answer is complete, but saving the prompt stopped: %s",
-                         why.message);
+        return error_set(error, status, "the answer is complete, but saving the prompt stopped: %s", why.message);
     }
     return STATUS_OK;
 }
@@ -487,8 +478,7 @@ static enum status report(struct run *run, enum status status, struct error *err
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
     run->kv_device_bytes_peak = engine_kv_device_bytes(run->session.engine);
     if (run->plan.disk_directory != NULL)
-        run->kv_bytes_peak =
-            run->kv_device_bytes_peak + engine_tier_statistics(run->session.engine).host_bytes;
+        run->kv_bytes_peak = run->kv_device_bytes_peak + engine_tier_statistics(run->session.engine).host_bytes;
     /* What is refused before any work has no figures. */
     if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.figures.prefill_tokens > 0)
         print_timings(run);

@@ -26,8 +26,7 @@ static enum status parse_bias(const char *text, struct token_bias *bias, struct 
         if (*end == '\0' && errno == 0) return STATUS_OK;
     }
     return error_set(error, STATUS_USAGE,
-                     "--logit-bias: found \"%s\", expected a token's number and a bias, such as 15043+1",
-                     text);
+                     "--logit-bias: found \"%s\", expected a token's number and a bias, such as 15043+1", text);
 }
 
 static enum status read_stops(struct sampling *sampling, const struct options *options, struct error *error) {
@@ -53,8 +52,7 @@ enum status sampling_read(struct sampling *sampling, const struct options *optio
         .biases = sampling->biases,
         .bias_count = option_texts(options, OPTION_LOGIT_BIAS, texts),
     };
-    for (size_t i = 0; i < sampling->options.bias_count; i++)
-        TRY(parse_bias(texts[i], &sampling->biases[i], error));
+    for (size_t i = 0; i < sampling->options.bias_count; i++) TRY(parse_bias(texts[i], &sampling->biases[i], error));
     return read_stops(sampling, options, error);
 }
 
@@ -63,16 +61,15 @@ static enum status take_float(const struct options *options, enum option_id id, 
     float found = *value;
     TRY(gguf_get_float(gguf, key, &found, error));
     if (!(found >= min && found <= max))
-        return error_set(error, STATUS_MODEL, "%s: found %g, expected %g to %g", key, (double)found,
-                         (double)min, (double)max);
+        return error_set(error, STATUS_MODEL, "%s: found %g, expected %g to %g", key, (double)found, (double)min,
+                         (double)max);
     if (!option_given(options, id)) *value = found;
     return STATUS_OK;
 }
 
 /* negative: what -1, llama.cpp's word for all or none, stands for. */
 static enum status take_count(const struct options *options, enum option_id id, const struct gguf *gguf,
-                              const char *key, uint64_t max, uint32_t negative, uint32_t *value,
-                              struct error *error) {
+                              const char *key, uint64_t max, uint32_t negative, uint32_t *value, struct error *error) {
     const struct gguf_entry *entry = gguf_find(gguf, key);
     uint64_t found = *value;
     int32_t whole = 0;
@@ -85,8 +82,8 @@ static enum status take_count(const struct options *options, enum option_id id, 
     return STATUS_OK;
 }
 
-enum status sampling_take_model(struct sampling *sampling, const struct options *options,
-                                const struct gguf *gguf, struct error *error) {
+enum status sampling_take_model(struct sampling *sampling, const struct options *options, const struct gguf *gguf,
+                                struct error *error) {
     struct sampler_options *s = &sampling->options;
     static const char temperature[] = "general.sampling.temp";
     TRY(take_float(options, OPTION_TEMPERATURE, gguf, temperature, 0, 1000, &s->temperature, error));

@@ -13,10 +13,9 @@ struct sampling {
     float about_documents; /* the temperature of questions about documents; of sampling_take_model */
 };
 
-enum status sampling_read(struct sampling *sampling, const struct options *options, struct error *error)
-    STATUS_CHECKED;
+enum status sampling_read(struct sampling *sampling, const struct options *options, struct error *error) STATUS_CHECKED;
 /* What the model's file says in general.sampling.* counts where the command line says nothing.  Where neither says a
  * temperature, it is 0.3 with -f: an answer is what a document says.  STATUS_MODEL: a value of another type, or out of
  * range. */
-enum status sampling_take_model(struct sampling *sampling, const struct options *options,
-                                const struct gguf *gguf, struct error *error) STATUS_CHECKED;
+enum status sampling_take_model(struct sampling *sampling, const struct options *options, const struct gguf *gguf,
+                                struct error *error) STATUS_CHECKED;

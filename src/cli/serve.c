@@ -105,8 +105,7 @@ static enum status open_server(struct serve *serve, struct error *error) {
         .shares_documents = option_flag(options, OPTION_SHARED_DOCUMENTS),
         .has_vllm_metrics = option_flag(options, OPTION_VLLM_METRICS),
         .version = version_number,
-        .log = serve_log_of(option_flag(options, OPTION_QUIET) ? SERVE_LOG_NONE
-                                                               : option_count(options, OPTION_LOG)),
+        .log = serve_log_of(option_flag(options, OPTION_QUIET) ? SERVE_LOG_NONE : option_count(options, OPTION_LOG)),
     };
     return server_create(&serve->server, &server, error);
 }

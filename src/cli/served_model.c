@@ -9,8 +9,8 @@
 #include "cli/model_type.h"
 #include "cli/prompt.h"
 
-enum status served_model_read(struct served_model *model, const struct options *options,
-                              const char *document_name, struct error *error) {
+enum status served_model_read(struct served_model *model, const struct options *options, const char *document_name,
+                              struct error *error) {
     model->options = options;
     model->document_name = document_name;
     TRY(plan_read(&model->plan, options, error));
@@ -31,8 +31,8 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     model->plan.document_name = model->document_name;
     model->plan.pools_key_index = true;
     plan_read_sizes(&model->plan, model->options);
-    TRY(plan_take_auto(&model->plan, model->options, session, plan_context_size(&model->plan, config),
-                       &together, error));
+    TRY(plan_take_auto(&model->plan, model->options, session, plan_context_size(&model->plan, config), &together,
+                       error));
     if (chooses && together != 0) model->plan.sequence_capacity = model->sequences = together;
     plan_bound_device(&model->plan, session->device);
     TRY(plan_fit_context(&model->plan, config, error));
@@ -84,16 +84,14 @@ static enum status name_model(struct served_model *model, struct error *error) {
     model->id = strdup(alias != NULL ? alias : slash != NULL ? slash + 1 : model->path);
     if (model->id == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     const size_t length = strlen(model->id);
-    if (alias == NULL && length > 5 && strcmp(model->id + length - 5, ".gguf") == 0)
-        model->id[length - 5] = '\0';
+    if (alias == NULL && length > 5 && strcmp(model->id + length - 5, ".gguf") == 0) model->id[length - 5] = '\0';
     return STATUS_OK;
 }
 
 /* Without a template that can be used there are completions, and the other models' clients have their server. */
 static enum status choose_template(struct served_model *model, struct error *error) {
     struct error why;
-    const enum status status =
-        prompt_template(model->options, &model->session.model->gguf, &model->chat, &why);
+    const enum status status = prompt_template(model->options, &model->session.model->gguf, &model->chat, &why);
     if (status == STATUS_UNSUPPORTED) {
         fprintf(stderr, "loam: note: %s; chats are refused\n", why.message);
         return STATUS_OK;
@@ -117,9 +115,8 @@ enum status served_model_open(struct served_model *model, struct error *error) {
                                             .make_engine = make_engine,
                                             .make_engine_context = model,
                                             .parallel = model->plan.sequence_capacity,
-                                            .idle_ms =
-                                                (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000,
-                                                .draft_max = option_count(options, OPTION_DRAFT_MAX)};
+                                            .idle_ms = (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000,
+                                            .draft_max = option_count(options, OPTION_DRAFT_MAX)};
     return service_create(&model->service, &service, error);
 }
 

@@ -31,8 +31,8 @@ struct served_model {
 };
 
 /* Reads what needs no model: plan and sampling.  model: zeroed. */
-enum status served_model_read(struct served_model *model, const struct options *options,
-                              const char *document_name, struct error *error) STATUS_CHECKED;
+enum status served_model_read(struct served_model *model, const struct options *options, const char *document_name,
+                              struct error *error) STATUS_CHECKED;
 /* Loads the model and starts its service. */
 enum status served_model_open(struct served_model *model, struct error *error) STATUS_CHECKED;
 /* The error of a device that broke, in whose place there is none: no request is answered any more.  Any thread. */

@@ -28,15 +28,13 @@ static enum status limit_weights(struct session *session, uint64_t bytes, struct
     const struct model_config *config = &session->model->config;
     const double pass = (double)figures.pass_bytes / (1 << 20), all = (double)figures.weight_bytes / (1 << 20);
     if (figures.expert_slots > 0)
-        fprintf(stderr,
-                "loam: note: %zu of %zu experts fit into RAM; of %.1f of %.1f MiB a pass reads what it misses",
+        fprintf(stderr, "loam: note: %zu of %zu experts fit into RAM; of %.1f of %.1f MiB a pass reads what it misses",
                 figures.expert_slots, (config->layer_count - config->experts.dense_layers) * config->experts.count,
                 pass, all);
     else
         fprintf(stderr, "loam: note: %zu of %zu layers stay in RAM; %.1f of %.1f MiB of weights are read for each pass",
                 figures.resident_layers, config->layer_count, pass, all);
-    fprintf(stderr, "%s\n",
-            figures.direct ? "" : ", through the page cache: this file system has no O_DIRECT");
+    fprintf(stderr, "%s\n", figures.direct ? "" : ", through the page cache: this file system has no O_DIRECT");
     return STATUS_OK;
 }
 
@@ -69,9 +67,8 @@ bool session_takes_any_device(const struct options *options) {
 
 static enum status open_device(struct session *session, const char *path, const struct options *options,
                                struct error *error) {
-    struct device_request request = {
-        .name = device_name(options),
-        .options = {.thread_count = session->thread_count, .mask = session->mask}};
+    struct device_request request = {.name = device_name(options),
+                                     .options = {.thread_count = session->thread_count, .mask = session->mask}};
     struct error why;
     if (session_takes_any_device(options)) {
         if (option_given(options, OPTION_WEIGHTS_HOST) || !reads_everything(options)) request.name = "cpu";
@@ -92,8 +89,8 @@ static enum status stretched_context(const struct options *options, uint64_t *to
     return error_set(error, STATUS_USAGE, "--rope-scaling yarn: expected -c, the context that it stretches to");
 }
 
-static enum status load_model(struct session *session, const char *path, const struct options *options,
-                              size_t layers, struct error *error) {
+static enum status load_model(struct session *session, const char *path, const struct options *options, size_t layers,
+                              struct error *error) {
     uint64_t stretched;
     TRY(stretched_context(options, &stretched, error));
     TRY(model_load_split(&session->model, path, session->device, layers, stretched, error));
@@ -104,24 +101,22 @@ static enum status load_model(struct session *session, const char *path, const s
                 "worse, those to short texts too (docs/evaluation.md)\n",
                 (unsigned long long)model->config.stretched_from, (unsigned long long)stretched);
     if (model->bus_bytes > 0 && device_memory_free(session->device) != UINT64_MAX && !session->quiet)
-        fprintf(
-            stderr,
-            "loam: note: %zu of %zu layers are on %s; %.1f MiB of weights in RAM are read for each pass\n",
-            layers, model->config.layer_count, session->device->name, (double)model->bus_bytes / (1 << 20));
+        fprintf(stderr, "loam: note: %zu of %zu layers are on %s; %.1f MiB of weights in RAM are read for each pass\n",
+                layers, model->config.layer_count, session->device->name, (double)model->bus_bytes / (1 << 20));
     return STATUS_OK;
 }
 
-static enum status open_path(struct session *session, const char *path, const struct options *options,
-                             bool only_cpu, struct error *error) {
+static enum status open_path(struct session *session, const char *path, const struct options *options, bool only_cpu,
+                             struct error *error) {
     const size_t layers = only_cpu ? SIZE_MAX : device_layers(options);
     double began = clock_seconds();
     session->quiet = option_flag(options, OPTION_QUIET);
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     if (only_cpu)
-        TRY(device_cpu_create(
-            &session->device,
-            &(struct device_options){.thread_count = session->thread_count, .mask = session->mask}, error));
+        TRY(device_cpu_create(&session->device,
+                              &(struct device_options){.thread_count = session->thread_count, .mask = session->mask},
+                              error));
     else
         TRY(open_device(session, path, options, error));
     TRY(load_model(session, path, options, layers, error));
@@ -143,8 +138,7 @@ enum status session_open_cpu(struct session *session, const char *path, const st
     return open_path(session, path, options, true, error);
 }
 
-enum status session_open_vocabulary(struct session *session, const struct options *options,
-                                    struct error *error) {
+enum status session_open_vocabulary(struct session *session, const struct options *options, struct error *error) {
     *session = (struct session){0};
     const char *path;
     TRY(model_path(options, &path, error));
@@ -156,11 +150,9 @@ enum status session_open_vocabulary(struct session *session, const struct option
     return status;
 }
 
-enum status session_open_tokenizer(struct session *session, const struct options *options,
-                                   struct error *error) {
+enum status session_open_tokenizer(struct session *session, const struct options *options, struct error *error) {
     double began = clock_seconds();
-    TRY(tokenizer_create(&session->tokenizer, &session->model->gguf, option_flag(options, OPTION_FORCE_PRE),
-                         error));
+    TRY(tokenizer_create(&session->tokenizer, &session->model->gguf, option_flag(options, OPTION_FORCE_PRE), error));
     session->load_seconds += clock_seconds() - began;
     return STATUS_OK;
 }
@@ -195,14 +187,12 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     return STATUS_OK;
 }
 
-enum status session_take_choice(struct session *session, const struct auto_choice *choice,
-                                struct error *error) {
+enum status session_take_choice(struct session *session, const struct auto_choice *choice, struct error *error) {
     if (choice->thread_count != 0 && choice->thread_count != session->thread_count) {
         TRY(device_set_threads(session->device, choice->thread_count, error));
         session->thread_count = choice->thread_count;
     }
-    return choice->weights_host_bytes > 0 ? limit_weights(session, choice->weights_host_bytes, error)
-                                          : STATUS_OK;
+    return choice->weights_host_bytes > 0 ? limit_weights(session, choice->weights_host_bytes, error) : STATUS_OK;
 }
 
 void session_close(struct session *session) {

@@ -34,17 +34,16 @@ enum status session_open_cpu(struct session *session, const char *path, const st
 /* Whether any device will do: --device auto, or layers for a device that nobody named. */
 bool session_takes_any_device(const struct options *options);
 /* Opens the tokenizer of the file of -m, without its model. */
-enum status session_open_vocabulary(struct session *session, const struct options *options,
-                                    struct error *error) STATUS_CHECKED;
-enum status session_open_tokenizer(struct session *session, const struct options *options,
-                                   struct error *error) STATUS_CHECKED;
+enum status session_open_vocabulary(struct session *session, const struct options *options, struct error *error)
+    STATUS_CHECKED;
+enum status session_open_tokenizer(struct session *session, const struct options *options, struct error *error)
+    STATUS_CHECKED;
 /* Replaces the engine, whose sequences must be gone. */
 enum status session_create_engine(struct session *session, const struct plan *plan,
-                                  const struct engine_options *engine_options, struct error *error)
-    STATUS_CHECKED;
+                                  const struct engine_options *engine_options, struct error *error) STATUS_CHECKED;
 /* Threads and weights as they were chosen, before there is an engine. */
-enum status session_take_choice(struct session *session, const struct auto_choice *choice,
-                                struct error *error) STATUS_CHECKED;
+enum status session_take_choice(struct session *session, const struct auto_choice *choice, struct error *error)
+    STATUS_CHECKED;
 void session_close(struct session *session);
 
 /* Tokens of a prefill block: the smaller of -b and -ub. */

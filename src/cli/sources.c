@@ -29,8 +29,7 @@ void sources_print(const struct prompt_files *files, const struct explain_span *
         output_text("\n%s, %s: ", file->path, mark_place_text(place, where));
     else
         output_text("\n%s:%zu: ", file->path, place->line);
-    output_text("%.1f%% of the attention to documents, %.1f times the average\n    ", 100 * span->share,
-                span->lift);
+    output_text("%.1f%% of the attention to documents, %.1f times the average\n    ", 100 * span->share, span->lift);
     for (size_t at = span->begin; at < span->end; at++)
         output_bytes(strchr("\n\r\f", file->bytes[at]) != NULL ? " " : file->bytes + at, 1);
     output_text("\n");

@@ -15,8 +15,7 @@ static enum status print_ids_json(const struct token_list *list, struct error *e
     return output_flush(error);
 }
 
-static enum status print_ids(const struct tokenizer *tokenizer, const struct token_list *list,
-                             struct error *error) {
+static enum status print_ids(const struct tokenizer *tokenizer, const struct token_list *list, struct error *error) {
     for (size_t i = 0; i < list->count; i++) {
         char piece[256], shown[512];
         size_t length = tokenizer_piece(tokenizer, list->ids[i], true, piece, sizeof piece);
@@ -82,11 +81,10 @@ enum status detokenize_command(const struct options *options, struct error *erro
     size_t length = 0;
     enum status status = read_ids(options, &list, error);
     if (status == STATUS_OK) status = session_open_vocabulary(&session, options, error);
+    if (status == STATUS_OK) status = prompt_check_ids(&list, tokenizer_vocabulary_size(session.tokenizer), error);
     if (status == STATUS_OK)
-        status = prompt_check_ids(&list, tokenizer_vocabulary_size(session.tokenizer), error);
-    if (status == STATUS_OK)
-        status = tokenizer_decode(session.tokenizer, list.ids, list.count,
-                                  option_flag(options, OPTION_SPECIAL), &text, &length, error);
+        status = tokenizer_decode(session.tokenizer, list.ids, list.count, option_flag(options, OPTION_SPECIAL), &text,
+                                  &length, error);
     if (status == STATUS_OK) {
         output_bytes(text, length);
         status = output_flush(error);

@@ -14,8 +14,7 @@ enum status trace_file_close(struct trace_file *file, enum status status, struct
     struct error why, unnamed;
     if (file->trace == NULL) return status;
     enum status written = trace_finish(file->trace, &unnamed);
-    if (written != STATUS_OK)
-        (void)error_set_os(&why, written, unnamed.os_error, "--trace: %s", file->file.path);
+    if (written != STATUS_OK) (void)error_set_os(&why, written, unnamed.os_error, "--trace: %s", file->file.path);
     if (written == STATUS_OK)
         written = output_file_commit(&file->file, &why);
     else

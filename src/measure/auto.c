@@ -10,8 +10,7 @@
 #include "plan/choose.h"
 #include "platform/memory.h"
 
-static const double MEMORY_SHARE = 15. / 16,
-                    MEMORY_MAX = (double)(UINT64_C(1) << 62); /* beyond it: not known */
+static const double MEMORY_SHARE = 15. / 16, MEMORY_MAX = (double)(UINT64_C(1) << 62); /* beyond it: not known */
 
 struct choosing {
     struct machine machine;
@@ -32,8 +31,7 @@ uint64_t auto_memory_bytes(double ram_bytes) {
 }
 
 static uint64_t memory_of(const struct auto_request *request) {
-    return request->memory_bytes != 0 ? request->memory_bytes
-                                      : auto_memory_bytes((double)memory_available_bytes());
+    return request->memory_bytes != 0 ? request->memory_bytes : auto_memory_bytes((double)memory_available_bytes());
 }
 
 /* "; 1 thread; 8 sequences together; 2.0 GiB of weights in RAM": what is not as it would be anyway. */
@@ -53,8 +51,8 @@ static void say_settings(char *text, size_t text_bytes, const struct candidate *
 }
 
 /* The choice becomes the plan's axes. */
-static enum status take(struct plan *plan, const struct choosing *choosing,
-                        const struct auto_request *request, struct auto_choice *taken, struct error *error) {
+static enum status take(struct plan *plan, const struct choosing *choosing, const struct auto_request *request,
+                        struct auto_choice *taken, struct error *error) {
     const struct candidate *choice = &choosing->choices.list[0];
     char below[64] = "", settings[160], when[MACHINE_WHEN_BYTES];
     TRY(plan_set_axes(plan, choice->preset, choice->set[0] != '\0' ? choice->set : NULL, NULL, error));
@@ -70,13 +68,11 @@ static enum status take(struct plan *plan, const struct choosing *choosing,
         plan->budget_bytes = choice->host_bytes;
     }
     say_settings(settings, sizeof settings, choice, request, &choosing->machine);
-    int used =
-        snprintf(taken->note, AUTO_NOTE_BYTES, "--preset auto: %s%s%s; %.3g tokens a second are predicted",
-                 choice->text, below, settings, candidate_rate(choice));
+    int used = snprintf(taken->note, AUTO_NOTE_BYTES, "--preset auto: %s%s%s; %.3g tokens a second are predicted",
+                        choice->text, below, settings, candidate_rate(choice));
     if (machine_when(&choosing->machine, when)[0] != '\0' && used > 0 && used < AUTO_NOTE_BYTES)
         snprintf(taken->note + used, (size_t)(AUTO_NOTE_BYTES - used), ", by numbers %s%s", when,
-                 machine_load_is_busy(choosing->machine.load) ? ": loam plan --measure, once others rest"
-                                                              : "");
+                 machine_load_is_busy(choosing->machine.load) ? ": loam plan --measure, once others rest" : "");
     return STATUS_OK;
 }
 
@@ -85,8 +81,8 @@ static double kld_of(void *context, const char *text) {
     return kld_table_at(&choosing->losses, text, choosing->depth);
 }
 
-enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
-                             const struct model_config *config, struct error *error) {
+enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf, const struct model_config *config,
+                             struct error *error) {
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES], *path;
     TRY(model_companion_path(gguf->path, ".kld.json", &path, error));
     calibration_fingerprint(gguf, config, fingerprint);
@@ -98,22 +94,22 @@ enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
 static struct choose_question question_of(struct choosing *choosing, const struct plan *plan,
                                           const struct auto_request *request) {
     return (struct choose_question){.models = choosing->models.list,
-                                       .model_count = choosing->models.count,
-                                       .plan = &choosing->sizes,
-                                       .device = choosing->device,
-                                       .depth = request->depth,
-                                       .sequences = request->sequences,
-                                       .memory_bytes = request->keeps_weights ? 0 : memory_of(request),
-                                       .weights_host_bytes = request->weights_host_bytes,
-                                       .loss = plan->select.loss,
-                                       .kld_max = plan->kld_max,
-                                       .kld = plan->kld_max > 0 ? kld_of : NULL,
-                                       .kld_context = choosing};
+                                    .model_count = choosing->models.count,
+                                    .plan = &choosing->sizes,
+                                    .device = choosing->device,
+                                    .depth = request->depth,
+                                    .sequences = request->sequences,
+                                    .memory_bytes = request->keeps_weights ? 0 : memory_of(request),
+                                    .weights_host_bytes = request->weights_host_bytes,
+                                    .loss = plan->select.loss,
+                                    .kld_max = plan->kld_max,
+                                    .kld = plan->kld_max > 0 ? kld_of : NULL,
+                                    .kld_context = choosing};
 }
 
 /* In the memory there is; if nothing fits that, as if there were more: a context is seldom used up. */
-static enum status choose_within(struct choosing *choosing, const struct plan *plan,
-                                 const struct auto_request *request, struct error *error) {
+static enum status choose_within(struct choosing *choosing, const struct plan *plan, const struct auto_request *request,
+                                 struct error *error) {
     struct choose_question question = question_of(choosing, plan, request);
     enum status status = plan_choose(&choosing->choices, &question, error);
     if (status != STATUS_MEMORY || question.memory_bytes == 0) return status;
@@ -122,8 +118,7 @@ static enum status choose_within(struct choosing *choosing, const struct plan *p
 }
 
 static enum status choose(struct choosing *choosing, struct plan *plan, const struct model *model,
-                          const struct auto_request *request, struct auto_choice *choice,
-                          struct error *error) {
+                          const struct auto_request *request, struct auto_choice *choice, struct error *error) {
     char path[MACHINE_PATH_BYTES], *note = choice->note;
     struct error missing = {0};
     struct machine_request machine = request->machine;
@@ -141,19 +136,18 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
         *error = missing;
         return status;
     }
-    if (status == STATUS_OK && !cost_models_init(&choosing->models, &choosing->machine, request->thread_count,
-                                                 &model->config, &model->gguf))
-        status = error_set(&missing, STATUS_UNSUPPORTED, "%.200s: no numbers of %zu threads", path,
-                           request->thread_count);
+    if (status == STATUS_OK &&
+        !cost_models_init(&choosing->models, &choosing->machine, request->thread_count, &model->config, &model->gguf))
+        status =
+            error_set(&missing, STATUS_UNSUPPORTED, "%.200s: no numbers of %zu threads", path, request->thread_count);
     if (status != STATUS_OK) {
-        snprintf(note, AUTO_NOTE_BYTES,
-                 "--preset auto: full, since the machine's numbers are not there: %.300s", missing.message);
+        snprintf(note, AUTO_NOTE_BYTES, "--preset auto: full, since the machine's numbers are not there: %.300s",
+                 missing.message);
         return take_full(plan, error);
     }
     choosing->depth = request->depth;
     choosing->device = model->device;
-    if (plan->kld_max > 0 &&
-        auto_load_losses(&choosing->losses, &model->gguf, &model->config, &missing) != STATUS_OK) {
+    if (plan->kld_max > 0 && auto_load_losses(&choosing->losses, &model->gguf, &model->config, &missing) != STATUS_OK) {
         snprintf(note, AUTO_NOTE_BYTES, "--preset auto: exact, since what plans lose is not known: %.300s",
                  missing.message);
         if (plan->select.loss == 0) return take_full(plan, error);
@@ -166,9 +160,8 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
 }
 
 /* By sizes alone: weights that do not fit the memory are read, as far as they do not fit beside the KV. */
-static enum status place_weights(const struct plan *plan, const struct model *model,
-                                 const struct auto_request *request, struct auto_choice *choice,
-                                 struct error *error) {
+static enum status place_weights(const struct plan *plan, const struct model *model, const struct auto_request *request,
+                                 struct auto_choice *choice, struct error *error) {
     const struct weight_sizes weights = weight_sizes_of(&model->gguf, &model->config);
     const uint64_t memory = memory_of(request);
     struct plan sized = *plan;
@@ -187,16 +180,14 @@ static enum status place_weights(const struct plan *plan, const struct model *mo
     if (choice->weights_host_bytes > 0)
         snprintf(choice->note, AUTO_NOTE_BYTES,
                  "the weights take %s, more than there is: %s of them stay in RAM (--weights-host)",
-                 bytes_text(weights.all, all, sizeof all),
-                 bytes_text(choice->weights_host_bytes, size, sizeof size));
+                 bytes_text(weights.all, all, sizeof all), bytes_text(choice->weights_host_bytes, size, sizeof size));
     return STATUS_OK;
 }
 
 /* Nothing may be lost, and KV is in RAM or nobody asked: full.  With numbers that are there anyway who asked gets
  * threads and sequences. */
 static enum status choose_full(struct choosing *choosing, struct plan *plan, const struct model *model,
-                               const struct auto_request *request, struct auto_choice *choice,
-                               struct error *error) {
+                               const struct auto_request *request, struct auto_choice *choice, struct error *error) {
     struct auto_request known = *request;
     struct error missing;
     char path[MACHINE_PATH_BYTES];
@@ -214,9 +205,8 @@ enum status auto_choose(struct plan *plan, const struct model *model, const stru
                         struct auto_choice *choice, struct error *error) {
     *choice = (struct auto_choice){.thread_count = 0};
     if (!plan->is_auto) return STATUS_OK;
-    const bool receipt = plan->select.receipt,
-               is_full = plan->select.loss == 0 && plan->kld_max == 0 &&
-                         (plan->disk_directory == NULL || request->is_default);
+    const bool receipt = plan->select.receipt, is_full = plan->select.loss == 0 && plan->kld_max == 0 &&
+                                                         (plan->disk_directory == NULL || request->is_default);
     struct choosing *choosing = calloc(1, sizeof *choosing);
     if (choosing == NULL) return error_set(error, STATUS_MEMORY, "--preset auto: out of memory");
     enum status status = is_full ? choose_full(choosing, plan, model, request, choice, error)

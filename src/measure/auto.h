@@ -49,5 +49,5 @@ enum status auto_choose(struct plan *plan, const struct model *model, const stru
 uint64_t auto_memory_bytes(double ram_bytes);
 
 /* What plans lose on a model: the file beside it (plan/kld_table.h).  STATUS_IO: there is none. */
-enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
-                             const struct model_config *config, struct error *error) STATUS_CHECKED;
+enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf, const struct model_config *config,
+                             struct error *error) STATUS_CHECKED;

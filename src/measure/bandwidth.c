@@ -53,10 +53,8 @@ size_t bandwidth_beyond_caches(size_t times, size_t most) {
     return cache == 0 ? most : min_size(max_size(times * cache, most / 4), most);
 }
 
-enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_t size_bytes,
-                           struct error *error) {
-    void *memory =
-        mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_t size_bytes, struct error *error) {
+    void *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return error_set_os(error, STATUS_MEMORY, errno, "%zu bytes to measure bandwidth with", size_bytes);
     (void)madvise(memory, size_bytes, MADV_HUGEPAGE); /* a hint */

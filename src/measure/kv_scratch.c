@@ -19,8 +19,7 @@ static void remove_folder(int fd, const char *path) {
     if (folder == NULL) return;
     rewinddir(folder);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            (void)unlinkat(fd, entry->d_name, 0);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) (void)unlinkat(fd, entry->d_name, 0);
     closedir(folder);
     (void)rmdir(path);
 }
@@ -35,8 +34,7 @@ static uint64_t survey(const char *parent) {
         char *path;
         if (fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
         if (S_ISREG(info.st_mode)) bytes += (uint64_t)info.st_blocks * 512;
-        if (!S_ISDIR(info.st_mode) || strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0 ||
-            info.st_uid != geteuid())
+        if (!S_ISDIR(info.st_mode) || strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0 || info.st_uid != geteuid())
             continue;
         int fd = openat(dirfd(folder), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) continue;

@@ -15,8 +15,8 @@ struct machine_request {
 };
 
 /* path: the file that the numbers are from.  *note: why they were measured now; "": they were there. */
-enum status machine_open(struct machine *machine, const struct machine_request *request,
-                         char path[MACHINE_PATH_BYTES], char note[400], struct error *error) STATUS_CHECKED;
+enum status machine_open(struct machine *machine, const struct machine_request *request, char path[MACHINE_PATH_BYTES],
+                         char note[400], struct error *error) STATUS_CHECKED;
 
 /* machine_read_gap by this machine's own file, whatever its processor; 0: there is none, and nothing is measured. */
 uint64_t machine_file_read_gap(void);

@@ -10,14 +10,12 @@
 #include "platform/memory.h"
 
 static const size_t CACHES_BYTES = (size_t)96 << 20, CACHES_BYTES_SHORT = (size_t)6 << 20, /* others empty them */
-    COPY_BYTES = (size_t)32 << 20, READ_BYTES = (size_t)256 << 20; /* at most */
+    COPY_BYTES = (size_t)32 << 20, READ_BYTES = (size_t)256 << 20;                         /* at most */
 static const uint64_t CHECK_NS = 40000000, OTHERS_NS = 30000000;
 
-static double read_rate(const struct measurement *measurement, const struct bandwidth *memory,
-                        struct pool *pool) {
+static double read_rate(const struct measurement *measurement, const struct bandwidth *memory, struct pool *pool) {
     struct quickest pass = {0};
-    while (quickest_is_open(&pass, measurement))
-        quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
+    while (quickest_is_open(&pass, measurement)) quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
     return (double)memory->size_bytes / pass.seconds;
 }
 
@@ -35,8 +33,7 @@ double machine_measure_memory(size_t thread_count) {
     return rate;
 }
 
-static enum status copy_rate(const struct measurement *measurement, double *bytes_per_second,
-                             struct error *error) {
+static enum status copy_rate(const struct measurement *measurement, double *bytes_per_second, struct error *error) {
     uint8_t *memory = malloc(2 * COPY_BYTES);
     struct quickest copy = {0};
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "measuring memory: out of memory");
@@ -81,9 +78,8 @@ static enum status find_others(struct measurement *measurement, struct error *er
 /* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
 static enum status open_measurement(struct measurement *measurement, struct error *error) {
     const struct measure_options *options = measurement->options;
-    const struct device_options device = {.thread_count = options->thread_count != 0 ? options->thread_count
-                                                                                     : cpu_count(),
-                                          .mask = options->mask};
+    const struct device_options device = {
+        .thread_count = options->thread_count != 0 ? options->thread_count : cpu_count(), .mask = options->mask};
     uint64_t no_limit = 0;
     if (measurement->use.threads) {
         measurement->threads = calloc(MACHINE_THREAD_COUNTS + 1, sizeof *measurement->threads);
@@ -99,11 +95,11 @@ static enum status open_measurement(struct measurement *measurement, struct erro
 }
 
 static struct measurement measurement_of(struct machine *machine, const struct measure_options *options) {
-    return (struct measurement){
-        .options = options,
-        .machine = machine,
-        .use = machine_lacks(machine, options->use),
-        .ends = options->seconds > 0 ? clock_ns() + (uint64_t)(options->seconds * 1e9) : UINT64_MAX};
+    return (struct measurement){.options = options,
+                                .machine = machine,
+                                .use = machine_lacks(machine, options->use),
+                                .ends = options->seconds > 0 ? clock_ns() + (uint64_t)(options->seconds * 1e9)
+                                                             : UINT64_MAX};
 }
 
 static void close_measurement(struct measurement *measurement) {
@@ -142,8 +138,7 @@ static enum status measure_disk_used(struct measurement *measurement, struct err
     return measure_tier(measurement, PACE_REFERENCE, error);
 }
 
-enum status machine_measure(struct machine *machine, const struct measure_options *options,
-                            struct error *error) {
+enum status machine_measure(struct machine *machine, const struct measure_options *options, struct error *error) {
     name_machine(machine, options);
     note_when(machine);
     struct measurement measurement = measurement_of(machine, options);
@@ -159,8 +154,7 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     return status;
 }
 
-enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
-                                 struct error *error) {
+enum status machine_measure_more(struct machine *machine, const struct measure_options *options, struct error *error) {
     note_when(machine);
     struct measurement measurement = measurement_of(machine, options);
     measurement.adds = true;
@@ -175,8 +169,7 @@ enum status machine_measure_more(struct machine *machine, const struct measure_o
     return status;
 }
 
-enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
-                                 struct error *error) {
+enum status machine_measure_disk(struct machine *machine, const struct measure_options *options, struct error *error) {
     struct measurement measurement = measurement_of(machine, options);
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);

@@ -29,14 +29,14 @@ struct measure_options {
     void *context;
 };
 
-enum status machine_measure(struct machine *machine, const struct measure_options *options,
-                            struct error *error) STATUS_CHECKED;
+enum status machine_measure(struct machine *machine, const struct measure_options *options, struct error *error)
+    STATUS_CHECKED;
 /* Adds what is used and not there to numbers of this machine. */
-enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
-                                 struct error *error) STATUS_CHECKED;
+enum status machine_measure_more(struct machine *machine, const struct measure_options *options, struct error *error)
+    STATUS_CHECKED;
 /* memory.all as it is now, in a twentieth of a second; 0: it cannot be had. */
 double machine_measure_memory(size_t thread_count);
 /* Only the rates at which the disk of options->directory reads and writes, and what steps pay for it; the other numbers
  * are brought to the pace that this machine has now, and stay if they are another machine's.  Some seconds. */
-enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
-                                 struct error *error) STATUS_CHECKED;
+enum status machine_measure_disk(struct machine *machine, const struct measure_options *options, struct error *error)
+    STATUS_CHECKED;

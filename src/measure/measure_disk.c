@@ -7,13 +7,12 @@
 
 enum { READS_MIN = 8, ROUNDS_MIN = 3 };
 static const double SPREAD_MAX = 0.1; /* between ROUNDS_MIN samples that are enough */
-static const uint64_t FILE_BYTES = (uint64_t)96 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20,
-                      READ_NS = 4000000, WRITE_NS = 500000000;
+static const uint64_t FILE_BYTES = (uint64_t)96 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20, READ_NS = 4000000,
+                      WRITE_NS = 500000000;
 
 /* In turns, so that what else the disk does is not in one of the numbers alone.  What it is too late for is as quick as
  * the nearest that is less: fewer in flight, or smaller ones. */
-static enum status read_rates(struct disk_probe *probe, const struct measurement *measurement,
-                              struct error *error) {
+static enum status read_rates(struct disk_probe *probe, const struct measurement *measurement, struct error *error) {
     struct machine *machine = measurement->machine;
     struct rate rates[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS] = {{{.count = 0}}};
     for (size_t round = 0; round < RATE_SAMPLES; round++)
@@ -31,9 +30,8 @@ static enum status read_rates(struct disk_probe *probe, const struct measurement
     machine->disk.spread = 0;
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) {
-            machine->disk.read[i][j] = rates[i][j].count > 0
-                                           ? machine_disk_bytes[i] * rate_per_second(&rates[i][j])
-                                           : machine->disk.read[j > 0 ? i : i - 1][j > 0 ? j - 1 : j];
+            machine->disk.read[i][j] = rates[i][j].count > 0 ? machine_disk_bytes[i] * rate_per_second(&rates[i][j])
+                                                             : machine->disk.read[j > 0 ? i : i - 1][j > 0 ? j - 1 : j];
             machine->disk.spread = fmax(machine->disk.spread, rate_spread(&rates[i][j]));
         }
     return STATUS_OK;

@@ -37,9 +37,7 @@ STATUS_CHECKED static inline enum status measure_part(const struct measurement *
 static inline void measure_empty_caches(const struct measurement *measurement) {
     bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
 }
-static inline bool measure_is_late(const struct measurement *measurement) {
-    return clock_ns() > measurement->ends;
-}
+static inline bool measure_is_late(const struct measurement *measurement) { return clock_ns() > measurement->ends; }
 /* The quickest of several rounds: as many as it takes until the two quickest agree within 2%, since what others do only
  * adds to a round.  Where they never agree it ends by the clock, where it is late behind two, is_short behind one. */
 struct quickest {
@@ -86,7 +84,6 @@ enum measure_pace {
     PACE_OTHER,     /* of another machine: they stay */
 };
 /* Steps with KV on disk: machine->tier and disk.serial.  After the disk. */
-enum status measure_tier(struct measurement *measurement, enum measure_pace pace,
-                         struct error *error) STATUS_CHECKED;
+enum status measure_tier(struct measurement *measurement, enum measure_pace pace, struct error *error) STATUS_CHECKED;
 /* After the matrices. */
 enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;

@@ -30,16 +30,15 @@ static bool fill_rows(struct products *products, enum tensor_type type) {
     uint64_t row_bytes;
     if (!tensor_row_bytes(type, MACHINE_WIDE, &row_bytes)) return false;
     random_init(&random, 1);
-    for (size_t i = 0; i < row_bytes; i++)
-        products->weights[i] = (uint8_t)(0x20 + random_below(&random, 0x20));
+    for (size_t i = 0; i < row_bytes; i++) products->weights[i] = (uint8_t)(0x20 + random_below(&random, 0x20));
     for (size_t row = 1; row < products->bytes / row_bytes; row++)
         memcpy(products->weights + row * row_bytes, products->weights, row_bytes);
     return true;
 }
 
 /* Seconds of x times matrix `index` of MATRIX_COUNT. */
-static enum status product(struct products *products, const struct matrix *shape, size_t index,
-                           size_t row_count, double *seconds, struct error *error) {
+static enum status product(struct products *products, const struct matrix *shape, size_t index, size_t row_count,
+                           double *seconds, struct error *error) {
     struct device *device = products->measurement->device;
     struct weight weight = {.matrix = *shape};
     weight.matrix.data = products->weights + index * shape->rows * shape->row_bytes;
@@ -59,8 +58,8 @@ static enum status product(struct products *products, const struct matrix *shape
     return status;
 }
 
-static enum status row_rate(struct products *products, enum tensor_type type, size_t wide_bytes,
-                            size_t columns, double *rate, struct error *error) {
+static enum status row_rate(struct products *products, enum tensor_type type, size_t wide_bytes, size_t columns,
+                            double *rate, struct error *error) {
     const size_t row_bytes = wide_bytes / (MACHINE_WIDE / columns);
     const struct matrix shape = {.type = type,
                                  .rows = products->bytes / MATRIX_COUNT / row_bytes / 64 * 64,
@@ -76,8 +75,8 @@ static enum status row_rate(struct products *products, enum tensor_type type, si
     return STATUS_OK;
 }
 
-static enum status block_rate(struct products *products, enum tensor_type type, size_t wide_bytes,
-                              double *rate, struct error *error) {
+static enum status block_rate(struct products *products, enum tensor_type type, size_t wide_bytes, double *rate,
+                              struct error *error) {
     const struct matrix shape = {
         .type = type, .rows = BLOCK_MATRIX_ROWS, .columns = MACHINE_WIDE, .row_bytes = wide_bytes};
     struct quickest block = {0};
@@ -153,8 +152,8 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
         .bytes = bytes,
         .x_bytes = MACHINE_BLOCK_ROWS * MACHINE_WIDE * sizeof(float),
         /* a block, or one row of the longest matrix: of the fewest bytes a row */
-        .y_bytes = max_size((size_t)MACHINE_BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) *
-                   sizeof(float)};
+        .y_bytes =
+            max_size((size_t)MACHINE_BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) * sizeof(float)};
     enum status status = open_products(&products, error);
     if (status == STATUS_OK) status = measure_types(&products, error);
     if (products.stream != NULL) device->operations->stream_destroy(products.stream);

@@ -81,8 +81,8 @@ static enum status layers(struct probe *probe, struct error *error) {
     TRY(prefill(probe, probe->shallow, ATTENDING, &shallow, error));
     const double products = 2.0 * PROBE_DIMENSION * probe->layers * PROBE_KV_HEADS * probe->group; /* a row, a key */
     machine->attend_block = products * ATTENDING * probe->shallow_tokens / difference(shallow, rows);
-    const double left = prompt - elements * PROBE_PROMPT / block -
-                        products * PROBE_PROMPT * PROBE_PROMPT / 2 / machine->attend_block;
+    const double left =
+        prompt - elements * PROBE_PROMPT / block - products * PROBE_PROMPT * PROBE_PROMPT / 2 / machine->attend_block;
     machine->layer_token_seconds = fmax(left, prompt / 16) / PROBE_PROMPT / probe->layers;
     return STATUS_OK;
 }
@@ -93,15 +93,15 @@ struct selection_steps {
     struct quickest many, few, shallow; /* keep_many of the deep one, KEEP_FEW of it and of the shallow one */
 };
 
-static enum status keep_step(struct probe *probe, struct sequence *sequence, const struct plan *plan,
-                             uint64_t keep, struct quickest *quickest, struct error *error) {
+static enum status keep_step(struct probe *probe, struct sequence *sequence, const struct plan *plan, uint64_t keep,
+                             struct quickest *quickest, struct error *error) {
     TRY(sequence_set_select(sequence, plan->select.method, (struct select_keep){.tokens = keep}, error));
     return probe_step_once(probe, sequence, quickest, error);
 }
 
 /* In turns, so that what else the machine does is not in one of them alone. */
-static enum status selection_steps(struct probe *probe, const struct plan *plan,
-                                   struct selection_steps *steps, struct error *error) {
+static enum status selection_steps(struct probe *probe, const struct plan *plan, struct selection_steps *steps,
+                                   struct error *error) {
     const struct measurement *measurement = probe->measurement;
     *steps = (struct selection_steps){0};
     while (quickest_is_open(&steps->many, measurement) || quickest_is_open(&steps->few, measurement) ||
@@ -133,12 +133,11 @@ static enum status selection(struct probe *probe, const struct plan *plan, struc
     const double in_order = 2.0 * PROBE_DIMENSION * sizeof(uint16_t) /
                             machine_by_group_at(probe->measurement->machine->attend_f16, probe->group);
     const double row =
-        fmax(difference(steps.many.seconds, steps.few.seconds) / (heads * (probe->keep_many - KEEP_FEW)),
-             in_order / 2);
-    const double score = fmax(steps.few.seconds - steps.shallow.seconds, 0) /
-                         (heads * (probe->deep_tokens - probe->shallow_tokens));
-    const double rest = steps.shallow.seconds - probe->empty_seconds -
-                        heads * (row * KEEP_FEW + score * probe->shallow_tokens);
+        fmax(difference(steps.many.seconds, steps.few.seconds) / (heads * (probe->keep_many - KEEP_FEW)), in_order / 2);
+    const double score =
+        fmax(steps.few.seconds - steps.shallow.seconds, 0) / (heads * (probe->deep_tokens - probe->shallow_tokens));
+    const double rest =
+        steps.shallow.seconds - probe->empty_seconds - heads * (row * KEEP_FEW + score * probe->shallow_tokens);
     set_group(&selection->rows, probe->group, row);
     set_group(&selection->score, probe->group, fmax(score, 1e-13));
     selection->seconds = fmax(fmax(rest, 0) / probe->layers, selection->seconds);

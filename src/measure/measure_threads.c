@@ -47,8 +47,7 @@ static double select_seconds(const struct machine *machine) {
 }
 
 static struct machine_threads compare(const struct machine *fewer, const struct machine *all) {
-    const struct machine_matrix *a = &fewer->matrices[measure_threads_type],
-                                *b = &all->matrices[measure_threads_type];
+    const struct machine_matrix *a = &fewer->matrices[measure_threads_type], *b = &all->matrices[measure_threads_type];
     return (struct machine_threads){.narrow = a->narrow / b->narrow,
                                     .wide = a->wide / b->wide,
                                     .block = a->block / b->block,
@@ -67,8 +66,7 @@ static bool is_whole(const struct machine *machine) {
 void measure_threads(struct measurement *measurement) {
     struct machine *machine = measurement->machine;
     if (measurement->threads == NULL) return;
-    const struct machine *all =
-        measurement->adds ? &measurement->threads[MACHINE_THREAD_COUNTS].machine : machine;
+    const struct machine *all = measurement->adds ? &measurement->threads[MACHINE_THREAD_COUNTS].machine : machine;
     for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++)
         if (is_whole(all) && is_whole(&measurement->threads[i].machine))
             machine->threads[i] = compare(&measurement->threads[i].machine, all);

@@ -29,8 +29,8 @@ enum {
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };
 static const uint64_t ROUNDS_NS = 1500000000;
-static const double SPREAD_MAX = 0.1;         /* between rounds that are enough */
-static const double MANY_SECONDS = 0.2;       /* that a step of many should not exceed */
+static const double SPREAD_MAX = 0.1;   /* between rounds that are enough */
+static const double MANY_SECONDS = 0.2; /* that a step of many should not exceed */
 
 /* What a step paid. */
 struct paid {
@@ -60,10 +60,8 @@ static struct paid median(const struct steps *steps, size_t kind) {
     return result;
 }
 
-static enum status one_step(struct probe *probe, size_t kind, int32_t token, struct paid *paid,
-                            struct error *error) {
-    const struct select_method *const methods[] = {&select_meanstd, &select_meanstd, &select_window,
-                                                   &select_all};
+static enum status one_step(struct probe *probe, size_t kind, int32_t token, struct paid *paid, struct error *error) {
+    const struct select_method *const methods[] = {&select_meanstd, &select_meanstd, &select_window, &select_all};
     const struct select_keep keep = {.tokens = kind == FEW      ? KEEP_FEW
                                                : kind == MANY   ? probe->keep_many
                                                : kind == WINDOW ? probe->deep_tokens / 4
@@ -96,8 +94,7 @@ static bool is_enough(const struct probe *probe, const struct rate *rates, size_
     return (agree && rounds >= agreeing) || clock_ns() - began > ROUNDS_NS;
 }
 
-static enum status some_steps(struct probe *probe, size_t first, size_t end, struct steps *steps,
-                              struct error *error) {
+static enum status some_steps(struct probe *probe, size_t first, size_t end, struct steps *steps, struct error *error) {
     const uint64_t began = clock_ns();
     const bool is_short = probe->measurement->is_short;
     struct rate rates[KINDS] = {{.count = 0}};
@@ -134,8 +131,8 @@ static enum status steps_with(struct probe *probe, bool on_disk, struct steps *s
     enum status status = on_disk ? plan_set_disk(&plan, directory, strlen(directory), 0, error) : STATUS_OK;
     if (status == STATUS_OK) status = plan_set_axes(&plan, "meanstd", set, "50%", error);
     if (status == STATUS_OK && on_disk) {
-        const uint64_t kv_bytes = (uint64_t)PROBE_LAYERS * PROBE_KV_HEADS * 2 * PROBE_DIMENSION *
-                                  sizeof(uint16_t) * probe->deep_tokens;
+        const uint64_t kv_bytes =
+            (uint64_t)PROBE_LAYERS * PROBE_KV_HEADS * 2 * PROBE_DIMENSION * sizeof(uint16_t) * probe->deep_tokens;
         status = plan_host_bytes_around(&plan, &probe->model->config, kv_bytes / 4, &plan.host_bytes, error);
     }
     if (status == STATUS_OK) status = probe_open_engine(probe, &plan, error);
@@ -157,8 +154,7 @@ static void set_scan(struct machine *machine, const struct paid *scan, double in
     const double checksums = scan->bytes / machine->memory.copy, beyond = scan->seconds - in_memory;
     const double handling = fmax(beyond - scan->waited, 0);
     machine->tier.page_seconds = fmax((handling - checksums) / scan->pages, 1e-9);
-    double reading =
-        scan->bytes / machine_disk_rate(machine, scan->bytes / scan->pages * COST_SEGMENT_CHUNKS);
+    double reading = scan->bytes / machine_disk_rate(machine, scan->bytes / scan->pages * COST_SEGMENT_CHUNKS);
     machine->disk.serial = serial_share(scan->seconds, reading, handling, in_memory);
     /* Slower than one after the other: chunks come more slowly than such reads alone. */
     if (machine->disk.serial >= 1) reading = fmax(cost_disk_share(beyond, handling), reading);
@@ -170,15 +166,13 @@ static void set_chosen(struct machine *machine, const struct steps *memory, cons
     const double byte_seconds = machine_tier_byte_seconds(machine);
     const double few_seconds = few.seconds - median(memory, FEW).seconds - few.bytes * byte_seconds,
                  many_seconds = many.seconds - median(memory, MANY).seconds - many.bytes * byte_seconds,
-                 window_seconds =
-                     window.seconds - median(memory, WINDOW).seconds - window.bytes * byte_seconds;
+                 window_seconds = window.seconds - median(memory, WINDOW).seconds - window.bytes * byte_seconds;
     struct machine_tier *tier = &machine->tier;
     if (many.requests <= few.requests || window.requests < 1) return;
     tier->request_seconds = fmax((many_seconds - few_seconds) / (many.requests - few.requests), 1e-8);
     tier->layer_seconds = fmax(few_seconds - few.requests * tier->request_seconds, 0) /
                           fmin(fmax(few.requests / MACHINE_LAYER_REQUESTS, 1), PROBE_LAYERS);
-    tier->neighbour_seconds =
-        fmax((window_seconds - PROBE_LAYERS * tier->layer_seconds) / window.requests, 1e-8);
+    tier->neighbour_seconds = fmax((window_seconds - PROBE_LAYERS * tier->layer_seconds) / window.requests, 1e-8);
 }
 
 /* All kinds, in RAM: the sum of what they take. */
@@ -207,12 +201,12 @@ enum status measure_tier(struct measurement *measurement, enum measure_pace pace
     const bool is_short = measurement->is_short || measure_is_late(measurement);
     const double request_seconds = machine_disk_bytes[0] / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1],
                  requests = MANY_SECONDS / request_seconds / PROBE_LAYERS / PROBE_KV_HEADS;
-    struct probe probe = {.measurement = measurement,
-                          .layers = PROBE_LAYERS,
-                          .group = 1,
-                          .deep_tokens = is_short ? DEEP_SHORT : DEEP,
-                          .keep_many = (uint32_t)fmin(fmax(requests * PAGE, 2 * KEEP_FEW),
-                                                      is_short ? KEEP_MANY_SHORT : KEEP_MANY)};
+    struct probe probe = {
+        .measurement = measurement,
+        .layers = PROBE_LAYERS,
+        .group = 1,
+        .deep_tokens = is_short ? DEEP_SHORT : DEEP,
+        .keep_many = (uint32_t)fmin(fmax(requests * PAGE, 2 * KEEP_FEW), is_short ? KEEP_MANY_SHORT : KEEP_MANY)};
     struct steps memory, disk;
     if (is_given_up(measurement)) return STATUS_OK;
     TRY(measure_part(measurement, "pages", error));

@@ -17,9 +17,8 @@ enum status probe_open_model(struct probe *probe, struct error *error) {
 }
 
 struct plan probe_plan(const struct probe *probe) {
-    return (struct plan){.sequence_capacity = 3,
-                         .context_size = probe->deep_tokens + 2 * PROBE_PROMPT,
-                         .batch_size = PROBE_PROMPT};
+    return (struct plan){
+        .sequence_capacity = 3, .context_size = probe->deep_tokens + 2 * PROBE_PROMPT, .batch_size = PROBE_PROMPT};
 }
 
 static void close_engine(struct probe *probe) {
@@ -37,8 +36,7 @@ void probe_close(struct probe *probe) {
     probe->model = NULL;
 }
 
-static enum status add_sequence(struct probe *probe, struct sequence **sequence, uint64_t tokens,
-                                struct error *error) {
+static enum status add_sequence(struct probe *probe, struct sequence **sequence, uint64_t tokens, struct error *error) {
     TRY(sequence_create(sequence, probe->engine, error));
     return tokens > 0 ? engine_fill_random(probe->engine, *sequence, tokens, SEED, error) : STATUS_OK;
 }
@@ -76,8 +74,7 @@ enum status probe_step_once(struct probe *probe, struct sequence *sequence, stru
 
 enum status probe_step(struct probe *probe, struct sequence *sequence, double *seconds, struct error *error) {
     struct quickest quickest = {0};
-    while (quickest_is_open(&quickest, probe->measurement))
-        TRY(probe_step_once(probe, sequence, &quickest, error));
+    while (quickest_is_open(&quickest, probe->measurement)) TRY(probe_step_once(probe, sequence, &quickest, error));
     *seconds = quickest.seconds;
     return STATUS_OK;
 }

@@ -22,8 +22,7 @@ enum status probe_open_model(struct probe *probe, struct error *error) STATUS_CH
 /* A plan for all three sequences, of everything. */
 struct plan probe_plan(const struct probe *probe);
 /* With a plan for one sequence there is only the deep one.  Replaces the engine that is open. */
-enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error)
-    STATUS_CHECKED;
+enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error) STATUS_CHECKED;
 /* The model as well.  Safe on zeros. */
 void probe_close(struct probe *probe);
 

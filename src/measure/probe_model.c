@@ -33,8 +33,7 @@ static enum status matrix(struct probe *probe, const char *name, size_t rows, si
 static enum status ones(struct probe *probe, const char *name) {
     float values[PROBE_HIDDEN];
     if (!probe->is_writing)
-        return gguf_writer_declare_tensor(probe->gguf, name, TENSOR_F32, 1, (uint64_t[1]){PROBE_HIDDEN},
-                                          probe->error);
+        return gguf_writer_declare_tensor(probe->gguf, name, TENSOR_F32, 1, (uint64_t[1]){PROBE_HIDDEN}, probe->error);
     for (size_t i = 0; i < PROBE_HIDDEN; i++) values[i] = 1;
     return gguf_writer_write(probe->gguf, values, sizeof values, probe->error);
 }

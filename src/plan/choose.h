@@ -61,12 +61,12 @@ struct choose_question {
     const struct plan *plan; /* sizes, tiers and types; its axes do not matter */
     /* That it is to run on: what it cannot do is left out.  NULL: every device could. */
     const struct device *device;
-    uint64_t depth;        /* tokens that each sequence will have */
-    size_t sequences;      /* of a pass together; 0: to be chosen, up to PLAN_SEQUENCES_MAX */
-    uint64_t memory_bytes; /* RAM for KV and weights together; 0: enough */
+    uint64_t depth;              /* tokens that each sequence will have */
+    size_t sequences;            /* of a pass together; 0: to be chosen, up to PLAN_SEQUENCES_MAX */
+    uint64_t memory_bytes;       /* RAM for KV and weights together; 0: enough */
     uint64_t weights_host_bytes; /* 0: as the memory says */
-    double loss;    /* the dial (struct select_options) of the plans that a loss is for; 0: none */
-    double kld_max; /* 0: no loss by it */
+    double loss;                 /* the dial (struct select_options) of the plans that a loss is for; 0: none */
+    double kld_max;              /* 0: no loss by it */
     /* A candidate's KL divergence from full attention on this model; NaN: unknown.  May be NULL. */
     double (*kld)(void *context, const char *text);
     void *kld_context;
@@ -88,8 +88,7 @@ enum status plan_choose(struct choices *choices, const struct choose_question *q
 bool plan_may_read_disk(const struct choose_question *question, const struct model_config *config,
                         const struct weight_sizes *weights);
 /* RAM for weights beside kv_bytes of KV; 0: all of them fit, or not even the least does. */
-uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes,
-                                 uint64_t kv_bytes);
+uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes, uint64_t kv_bytes);
 /* The context below which full attention is about as quick as this plan (CHOOSE_MARGIN), with all KV in RAM; 0: it
  * never is, or the plan is full attention. */
 uint64_t plan_exact_below(const struct cost_model *model, const struct plan *plan, uint64_t context);

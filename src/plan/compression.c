@@ -38,8 +38,7 @@ static double spread_scale(const double *fractions, const float *sensitivity, si
     return high;
 }
 
-void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count,
-                        uint8_t *sixteenths) {
+void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count, uint8_t *sixteenths) {
     double scale = spread_scale(fractions, sensitivity, layer_count), owed = 0;
     for (size_t i = 0; i < layer_count; i++) {
         owed += PAGE_FRACTION_WHOLE * spread(fractions, sensitivity, i, scale);

@@ -32,7 +32,6 @@ struct compression_costs {
 /* Rounds the fractions of layers to sixteenths.  The sum over the first n layers, for every n, changes by at most
  * half a sixteenth.  sensitivity: each layer's error at 4 bits, > 0 where known.  The sum is then distributed by
  * fraction / sensitivity, up to 1 per layer; a fraction of 0 stays 0.  NULL: fractions are only rounded. */
-void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count,
-                        uint8_t *sixteenths);
+void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count, uint8_t *sixteenths);
 /* Seconds of reading or of computing, whichever takes longer. */
 double compression_layer_seconds(const struct compression_costs *costs, double fraction);

@@ -22,16 +22,15 @@ static const double CHOSEN_AGAIN = 0.85, MISS_POWER = 3.5, NEIGHBOURS = 4, PREFE
  *   rows = ADDED kept (1 - kept / depth)                   in runs of ADDED_RUN rows
  *   rows = ADDED_KEPT / CHANGED kept (1 - kept / depth)    where lists are kept, of which CHANGED change in a step
  *   hits = max(x^2 / (x^2 + LOCALITY), HELD held)          x: chunks in RAM / chunks of the rows; held: share in RAM */
-static const double LOCALITY = 0.2, HELD = 0.6, ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5,
-                    ADDED_RUN = 1.85;
+static const double LOCALITY = 0.2, HELD = 0.6, ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
 /* Chosen tokens lie close together.  Chunks that a choice touches, with places(n) for n runs that lie anywhere:
  *
  *   places(kept / CHUNK_TOKENS)       single tokens
  *   places(rows / CHUNK_ADDED)        rows that are new in a list
  *   places(kept / (unit + CHUNK_NEIGHBOURS min(depth / kept, SPARSE_MAX)))    pages of `unit` tokens, ranked by boxes;
  *                                     by mean and spread they lie closer: CHUNK_NEIGHBOURS_SPREAD */
-static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
-                    CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
+static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2, CHUNK_NEIGHBOURS_SPREAD = 3.5,
+                    SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
 /* Layers whose chunks are on their way into slots at a time. */
@@ -59,10 +58,9 @@ uint64_t cost_matrix_types(const struct model_config *config, const struct gguf 
     return types;
 }
 
-void cost_model_init(struct cost_model *model, const struct machine *machine,
-                     const struct model_config *config, const struct gguf *gguf) {
-    *model =
-        (struct cost_model){.machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
+void cost_model_init(struct cost_model *model, const struct machine *machine, const struct model_config *config,
+                     const struct gguf *gguf) {
+    *model = (struct cost_model){.machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight");
@@ -105,8 +103,8 @@ static double everything_seconds(const struct layer_work *work, double depth) {
 
 static double score_seconds(const struct layer_work *work) {
     const struct machine_selection *selection = work->selection;
-    return selection->seconds + work->scored * work->kv_heads * work->dimensions *
-                                    machine_by_group_at(selection->score, work->group);
+    return selection->seconds +
+           work->scored * work->kv_heads * work->dimensions * machine_by_group_at(selection->score, work->group);
 }
 
 static double rows_seconds(const struct layer_work *work) {
@@ -119,8 +117,7 @@ static const struct machine_selection *selection_of(const struct machine *machin
     const struct preset *preset;
     char method[32];
     plan_method(plan, AXIS_SELECT, method, sizeof method);
-    if (preset_find(&preset, plan->preset, NULL) == STATUS_OK &&
-        strcmp(preset->methods[AXIS_SELECT], method) == 0) {
+    if (preset_find(&preset, plan->preset, NULL) == STATUS_OK && strcmp(preset->methods[AXIS_SELECT], method) == 0) {
         const struct machine_selection *found = machine_find_selection(machine, plan->preset);
         if (found != NULL) return found;
     }
@@ -139,10 +136,10 @@ struct tiers {
     double window_bytes; /* of those with one, which are in RAM before others */
     double chunk_bytes;  /* of a chunk's rows */
     double page_bytes;   /* as it is stored */
-    double heads;       /* of all layers and sequences */
-    double held;        /* 0..1, of all chunks */
-    double resident;    /* layers that stay */
-    double list_heads;  /* of all, that have a buffer of their list */
+    double heads;        /* of all layers and sequences */
+    double held;         /* 0..1, of all chunks */
+    double resident;     /* layers that stay */
+    double list_heads;   /* of all, that have a buffer of their list */
 };
 
 /* Layers that attend to a window; and the tokens that each row of them sees. */
@@ -167,8 +164,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
                             const struct cost_work *work, struct error *error) {
     const uint64_t depth = work->depth;
     const double sequences = (double)work->sequences,
-                 model_heads =
-                     (double)kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0);
+                 model_heads = (double)kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0);
     struct plan counted = *plan;
     if (counted.sequence_capacity < work->sequences) counted.sequence_capacity = work->sequences;
     if (counted.context_size < depth + 1) counted.context_size = depth + 1;
@@ -184,7 +180,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     const double sliding = (double)window_heads(config);
     tiers->heads = (model_heads - sliding) * sequences;
     tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / model_heads;
-    const uint8_t quantized = !plan->quantized_pages ? 0
+    const uint8_t quantized = !plan->quantized_pages  ? 0
                               : plan->fixes_fractions ? plan->quantized_of_16
                                                       : PAGE_FRACTION_WHOLE;
     const double all = tiers->chunks * tiers->heads,
@@ -217,9 +213,8 @@ static double handling_seconds(const struct machine *machine, double pages, doub
 
 /* The system reads neighbours in one go that are asked for at once. */
 static double scan_seconds(const struct machine *machine, double pages, double page_bytes) {
-    const double rate = machine->tier.scan_rate > 0
-                            ? machine->tier.scan_rate
-                            : machine_disk_rate(machine, COST_SEGMENT_CHUNKS * page_bytes);
+    const double rate = machine->tier.scan_rate > 0 ? machine->tier.scan_rate
+                                                    : machine_disk_rate(machine, COST_SEGMENT_CHUNKS * page_bytes);
     return pages * page_bytes / rate;
 }
 
@@ -241,8 +236,7 @@ struct step {
 static double matrices_seconds(const struct step *step) {
     const struct cost_model *model = step->model;
     const double block = MACHINE_BLOCK_ROWS * (model->token_seconds + model->output_seconds);
-    return model->row_seconds +
-           (step->sequences - 1) / (MACHINE_BLOCK_ROWS - 1) * fmax(block - model->row_seconds, 0);
+    return model->row_seconds + (step->sequences - 1) / (MACHINE_BLOCK_ROWS - 1) * fmax(block - model->row_seconds, 0);
 }
 
 static void compute(struct step *step) {
@@ -252,9 +246,8 @@ static void compute(struct step *step) {
                  dense = (double)model_attention_layers(step->model->config) - windows - step->chosen_layers;
     double *parts = step->cost->parts;
     parts[COST_MATRICES] = matrices_seconds(step);
-    parts[COST_LAYERS] =
-        machine->step_seconds +
-        layers * (machine->layer_seconds + (step->sequences - 1) * machine->layer_token_seconds);
+    parts[COST_LAYERS] = machine->step_seconds +
+                         layers * (machine->layer_seconds + (step->sequences - 1) * machine->layer_token_seconds);
     parts[COST_ATTENTION] =
         dense * everything_seconds(&step->work, step->work.depth) +
         windows * everything_seconds(&step->work, window_tokens(step->model->config, step->work.depth));
@@ -285,14 +278,12 @@ static double reading(double disk, double processor) {
 }
 
 double cost_disk_share(double both, double processor) {
-    return fmax(both >= (1 + NOT_HIDDEN) * processor ? both - NOT_HIDDEN * processor
-                                                     : (both - processor) / NOT_HIDDEN,
+    return fmax(both >= (1 + NOT_HIDDEN) * processor ? both - NOT_HIDDEN * processor : (both - processor) / NOT_HIDDEN,
                 0);
 }
 
 double cost_overlapped(double serial, double disk, double processor, double computed, double layers) {
-    const double beside = fmax(disk + computed / layers,
-                               computed + processor + fmax(disk - processor, 0) / layers),
+    const double beside = fmax(disk + computed / layers, computed + processor + fmax(disk - processor, 0) / layers),
                  after = computed + reading(disk, processor);
     return beside + fmin(serial, 1) * (after - beside);
 }
@@ -304,17 +295,14 @@ static double rebuilt(const struct step *step, double disk, double processor, do
     const struct machine *machine = step->model->machine;
     const double outputs = (double)(config->kv_head_count * (config->k_dimension + config->v_dimension)),
                  hidden = (double)config->hidden_size, layers = (double)config->layer_count,
-                 all_tokens = step->tiers.chunks * KV_CHUNK_TOKENS,
-                 tokens = all_tokens * (1 - step->tiers.held);
+                 all_tokens = step->tiers.chunks * KV_CHUNK_TOKENS, tokens = all_tokens * (1 - step->tiers.held);
     const uint64_t workspace = step->rebuild_chunks * KV_CHUNK_TOKENS;
-    const bool attends_ranges =
-        workspace >= attention_range_rows((uint64_t)(step->tiers.chunks * KV_CHUNK_TOKENS));
+    const bool attends_ranges = workspace >= attention_range_rows((uint64_t)(step->tiers.chunks * KV_CHUNK_TOKENS));
     const struct split_question question = {
         .token_count = (uint64_t)tokens,
         .tokens_max = attends_ranges ? (uint64_t)tokens : min_size((uint64_t)tokens, workspace),
         .tile_tokens = KV_CHUNK_TOKENS,
-        .input_bytes =
-            hidden * 36 / 32, /* 8 bits, and a scale for 32 columns: as quantized weights multiply them */
+        .input_bytes = hidden * 36 / 32, /* 8 bits, and a scale for 32 columns: as quantized weights multiply them */
         .kv_bytes = step->work.row_bytes * step->work.kv_heads,
         .bytes_per_second = step->cost->read_bytes / disk,
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
@@ -386,12 +374,9 @@ static struct chosen chosen_of(const struct step *step, double held) {
     if (!step->plan->quantized_pages && unit < KV_CHUNK_TOKENS) {
         const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = tiers->page_bytes / part,
                      part_tokens = KV_CHUNK_TOKENS / parts;
-        const double run_parts =
-            fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
-        const double taken =
-            fmax(places_taken(parts, kept / run / spread * run_parts) * spread / chosen.chunks, 1);
-        const double rows =
-            kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->page_bytes; /* at least these */
+        const double run_parts = fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
+        const double taken = fmax(places_taken(parts, kept / run / spread * run_parts) * spread / chosen.chunks, 1);
+        const double rows = kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->page_bytes; /* at least these */
         chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->page_bytes);
     }
     return chosen;
@@ -402,14 +387,12 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     const struct tiers *tiers = &step->tiers;
     const bool keeps = step->plan->select.reuse.kind == REUSE_SIMILARITY;
     const double left_out = 1 - step->work.kept / step->work.depth, changed = keeps ? CHANGED : 1;
-    const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed,
-                 runs = rows / ADDED_RUN;
+    const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed, runs = rows / ADDED_RUN;
     const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = fmax(tiers->page_bytes / part, 1);
     const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9),
                  touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
     const double x = held * tiers->chunks / spread;
-    struct chosen added = {.chunks = changed * touched,
-                           .hits = fmin(fmax(x * x / (x * x + LOCALITY), held * HELD), 1)};
+    struct chosen added = {.chunks = changed * touched, .hits = fmin(fmax(x * x / (x * x + LOCALITY), held * HELD), 1)};
     added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->page_bytes);
     return added;
 }
@@ -458,18 +441,15 @@ static void read_chosen(struct step *step, double computed) {
     const struct chosen lists = chosen_of(step, held), added = added_to_lists(step, held);
     const double dense = fmax(layers - step->chosen_layers - resident, 0); /* whole layers from disk */
     const double list_misses = (heads - buffered) * lists.chunks * (1 - lists.hits),
-                 added_misses = buffered * added.chunks * (1 - added.hits),
-                 misses = list_misses + added_misses;
+                 added_misses = buffered * added.chunks * (1 - added.hits), misses = list_misses + added_misses;
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
     const double dense_pages = kv_heads * dense * tiers->chunks;
     const struct chosen_reads reads = reads_of(step, misses, list_bytes + added_bytes);
     const double dense_handling = handling_seconds(machine, dense_pages, tiers->page_bytes);
     const double waited = chosen_seconds(machine, &reads) +
                           reading(scan_seconds(machine, dense_pages, tiers->page_bytes), dense_handling);
-    const double expected =
-        step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk.serial, 1)) : 0;
-    cost->parts[COST_PAGES] =
-        handling_seconds(machine, misses, reads.bytes / fmax(misses, 1)) + dense_handling;
+    const double expected = step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk.serial, 1)) : 0;
+    cost->parts[COST_PAGES] = handling_seconds(machine, misses, reads.bytes / fmax(misses, 1)) + dense_handling;
     cost->parts[COST_DISK] = fmax(waited - cost->parts[COST_PAGES], 0);
     cost->missed_chunks = misses + dense_pages;
     cost->read_requests = misses + dense_pages / request_chunks(0);
@@ -488,8 +468,7 @@ static void read_weights(struct step *step, uint64_t host_bytes, double computed
     const double seconds = cost->pass_bytes / rate;
     step->segment_seconds = weight_sizes_pass_bytes(&step->model->weights, host_bytes) / rate;
     cost->parts[COST_WEIGHTS] = seconds;
-    cost->step_seconds =
-        fmax(cost->step_seconds, cost->parts[COST_DISK] + seconds) + serial * fmin(seconds, computed);
+    cost->step_seconds = fmax(cost->step_seconds, cost->parts[COST_DISK] + seconds) + serial * fmin(seconds, computed);
 }
 
 static void count_bytes(struct step *step, uint64_t depth) {
@@ -500,10 +479,8 @@ static void count_bytes(struct step *step, uint64_t depth) {
     const uint64_t per_token = kv_cache_bytes_per_token(&plain);
     cost->held = tiers->held;
     cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->page_bytes + tiers->window_bytes);
-    cost->key_index_bytes =
-        (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
-    cost->host_bytes =
-        step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
+    cost->key_index_bytes = (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
+    cost->host_bytes = step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
     if (step->plan->disk_directory != NULL) cost->disk_bytes = cost->kv_bytes + cost->key_index_bytes;
     const struct machine *machine = step->model->machine;
     if (!(machine->device_link > 0)) return;
@@ -521,8 +498,7 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const double windows = (double)window_layers(config), seen = window_tokens(config, tokens),
                  pairs = ((double)model_attention_layers(config) - windows) * tokens * tokens / 2 +
                          windows * seen * (tokens - seen / 2);
-    const double products =
-        (double)(config->head_count * (config->k_dimension + config->v_dimension)) * pairs;
+    const double products = (double)(config->head_count * (config->k_dimension + config->v_dimension)) * pairs;
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
     const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk.write,
@@ -550,8 +526,7 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
         .machine = machine};
 }
 
-static enum status selection_work(struct step *step, const struct plan *plan, uint64_t depth,
-                                  struct error *error) {
+static enum status selection_work(struct step *step, const struct plan *plan, uint64_t depth, struct error *error) {
     const struct model_config *config = step->model->config;
     const struct select_shape shape = plan_select_shape(config);
     uint64_t kept = depth;
@@ -565,8 +540,7 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
     if (kept >= depth) return STATUS_OK;
     step->work.selection = selection_of(step->model->machine, plan);
     if (step->work.selection == NULL)
-        return error_set(error, STATUS_UNSUPPORTED, "%s: this machine's file has no select.* of it",
-                         plan->preset);
+        return error_set(error, STATUS_UNSUPPORTED, "%s: this machine's file has no select.* of it", plan->preset);
     step->work.kept = (double)kept;
     step->work.scored = (double)depth;
     if (plan->select.method == &select_tree)
@@ -593,8 +567,9 @@ enum status cost_of_plan(struct cost *cost, const struct cost_model *model, cons
     compute(&step);
     count_bytes(&step, work.depth);
     if ((step.tiers.held < 1 || work.weights_host_bytes > 0) && !machine_knows_disk(model->machine))
-        return error_set(error, STATUS_UNSUPPORTED, "the machine's numbers: disk.write: none, expected those "
-                                                    "of a disk, which this plan reads: loam plan --measure");
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "the machine's numbers: disk.write: none, expected those "
+                         "of a disk, which this plan reads: loam plan --measure");
     const double computed = computing(cost);
     cost->parts[COST_LINK] = over_link(&step);
     cost->step_seconds = fmax(computed, cost->parts[COST_LINK]);

@@ -35,8 +35,8 @@ struct cost_model {
     struct weight_sizes weights;
 };
 /* Types and shapes are read from gguf; no weight is. */
-void cost_model_init(struct cost_model *model, const struct machine *machine,
-                     const struct model_config *config, const struct gguf *gguf);
+void cost_model_init(struct cost_model *model, const struct machine *machine, const struct model_config *config,
+                     const struct gguf *gguf);
 
 /* The types of its matrices, as bits (struct machine_use). */
 uint64_t cost_matrix_types(const struct model_config *config, const struct gguf *gguf);
@@ -65,7 +65,7 @@ struct cost {
     double held;              /* 0..1: the share of the KV that RAM holds */
     uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
     double read_bytes, read_requests, missed_chunks;                          /* of a step */
-    double pass_bytes; /* of weights, read for each step */
+    double pass_bytes;                                                        /* of weights, read for each step */
 };
 
 /* What goes through the layers. */

@@ -15,17 +15,16 @@ static enum status check_text(const json_t *root, const char *key, const char *e
                               struct error *error) {
     const char *found = json_string_value(json_object_get(root, key));
     if (found != NULL && strcmp(found, expected) == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "%s: %s: found %.60s, expected %s", path, key,
-                     found != NULL ? found : "none", expected);
+    return error_set(error, STATUS_USAGE, "%s: %s: found %.60s, expected %s", path, key, found != NULL ? found : "none",
+                     expected);
 }
 
-static enum status read_number(const json_t *row, const char *key, size_t index, const char *path,
-                               double *number, struct error *error) {
+static enum status read_number(const json_t *row, const char *key, size_t index, const char *path, double *number,
+                               struct error *error) {
     const json_t *value = json_object_get(row, key);
     *number = json_is_number(value) ? json_number_value(value) : NAN;
     if (*number >= 0 && *number < 1e15) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "%s: results[%zu].%s: expected a number from 0 on", path, index,
-                     key);
+    return error_set(error, STATUS_USAGE, "%s: results[%zu].%s: expected a number from 0 on", path, index, key);
 }
 
 static enum status read_row(struct kld_row *row, const json_t *result, size_t index, const char *path,
@@ -33,9 +32,8 @@ static enum status read_row(struct kld_row *row, const json_t *result, size_t in
     const char *label = json_string_value(json_object_get(result, "preset"));
     double length;
     if (label == NULL || strlen(label) >= KLD_LABEL_BYTES)
-        return error_set(error, STATUS_USAGE,
-                         "%s: results[%zu].preset: expected a text of fewer than %d bytes", path, index,
-                         KLD_LABEL_BYTES);
+        return error_set(error, STATUS_USAGE, "%s: results[%zu].preset: expected a text of fewer than %d bytes", path,
+                         index, KLD_LABEL_BYTES);
     memcpy(row->label, label, strlen(label) + 1);
     TRY(read_number(result, "length", index, path, &length, error));
     TRY(read_number(result, "kld", index, path, &row->kld, error));
@@ -44,21 +42,19 @@ static enum status read_row(struct kld_row *row, const json_t *result, size_t in
     return STATUS_OK;
 }
 
-static enum status read_root(struct kld_table *table, const json_t *root, const char *path,
-                             const char *fingerprint, struct error *error) {
+static enum status read_root(struct kld_table *table, const json_t *root, const char *path, const char *fingerprint,
+                             struct error *error) {
     TRY(check_text(root, "evaluation", "kl", path, error));
     TRY(check_text(root, "fingerprint", fingerprint, path, error));
     const json_t *results = json_object_get(root, "results");
     if (!json_is_array(results) || json_array_size(results) > KLD_ROWS_MAX)
-        return error_set(error, STATUS_USAGE, "%s: results: expected an array of up to %d", path,
-                         KLD_ROWS_MAX);
+        return error_set(error, STATUS_USAGE, "%s: results: expected an array of up to %d", path, KLD_ROWS_MAX);
     for (size_t i = 0; i < json_array_size(results); i++)
         TRY(read_row(&table->rows[table->row_count++], json_array_get(results, i), i, path, error));
     return STATUS_OK;
 }
 
-enum status kld_table_load(struct kld_table *table, const char *path, const char *fingerprint,
-                           struct error *error) {
+enum status kld_table_load(struct kld_table *table, const char *path, const char *fingerprint, struct error *error) {
     char *text;
     size_t length;
     json_t *root = NULL;
@@ -84,11 +80,9 @@ double kld_table_at(const struct kld_table *table, const char *plan, uint64_t de
     for (size_t i = 0; i < table->row_count; i++) {
         const struct kld_row *row = &table->rows[i];
         if (!is_of_plan(row->label, plan)) continue;
-        if (row->length <= depth && row->length >= depth / 2 &&
-            (below == NULL || row->length > below->length))
+        if (row->length <= depth && row->length >= depth / 2 && (below == NULL || row->length > below->length))
             below = row;
-        if (row->length >= depth && row->length / 2 <= depth &&
-            (above == NULL || row->length < above->length))
+        if (row->length >= depth && row->length / 2 <= depth && (above == NULL || row->length < above->length))
             above = row;
     }
     if (below == NULL) below = above;

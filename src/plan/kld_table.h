@@ -25,8 +25,8 @@ struct kld_table {
 
 /* fingerprint: the model's (model/calibration.h).  STATUS_IO: it cannot be read; STATUS_USAGE: one line with file,
  * field, found and expected. */
-enum status kld_table_load(struct kld_table *table, const char *path, const char *fingerprint,
-                           struct error *error) STATUS_CHECKED;
+enum status kld_table_load(struct kld_table *table, const char *path, const char *fingerprint, struct error *error)
+    STATUS_CHECKED;
 
 /* The KLD of a plan ("quest select=meanstd") at a depth, with its standard error added: the larger of those of the two
  * measured lengths around it.  NaN: the plan was not measured, or only at less than half or more than twice the depth.

@@ -23,8 +23,8 @@ void machine_init(struct machine *machine) {
         const struct preset *preset = preset_table[i];
         if (preset->measured == NULL) continue;
         ASSERT(count < MACHINE_SELECTIONS_MAX);
-        machine->selections[count++] = (struct machine_selection){
-            .name = preset->name, .preset = preset->measured, .set = preset->measured_set};
+        machine->selections[count++] =
+            (struct machine_selection){.name = preset->name, .preset = preset->measured, .set = preset->measured_set};
     }
 }
 
@@ -37,8 +37,7 @@ uint32_t machine_use_planned(bool dials) {
             const char *name = machine.selections[j].name;
             const enum preset_planning planning = preset_table[i]->planning;
             const bool is_used = dials ? planning == PRESET_DIALS : planning != PRESET_IS_NOT_PLANNED;
-            if (name != NULL && is_used && strcmp(name, preset_table[i]->name) == 0)
-                selections |= UINT32_C(1) << j;
+            if (name != NULL && is_used && strcmp(name, preset_table[i]->name) == 0) selections |= UINT32_C(1) << j;
         }
     return selections;
 }
@@ -48,8 +47,7 @@ bool machine_knows_disk(const struct machine *machine) { return machine->disk.wr
 struct machine_use machine_lacks(const struct machine *machine, struct machine_use use) {
     for (uint32_t i = 0; i < 64; i++) {
         const struct tensor_type_info *info = tensor_type_find(i);
-        if (info == NULL || !info->is_weight || machine->matrices[i].wide > 0)
-            use.types &= ~(UINT64_C(1) << i);
+        if (info == NULL || !info->is_weight || machine->matrices[i].wide > 0) use.types &= ~(UINT64_C(1) << i);
     }
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
         if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
@@ -67,8 +65,7 @@ bool machine_use_is_empty(struct machine_use use) {
     return use.types == 0 && use.selections == 0 && !use.q8 && !use.threads && !use.disk;
 }
 
-const char *machine_use_text(const struct machine *machine, struct machine_use use,
-                             char buffer[MACHINE_USE_BYTES]) {
+const char *machine_use_text(const struct machine *machine, struct machine_use use, char buffer[MACHINE_USE_BYTES]) {
     size_t used = 0;
     buffer[0] = '\0';
     const char *names[MACHINE_TYPES + MACHINE_SELECTIONS_MAX + 3];
@@ -81,8 +78,7 @@ const char *machine_use_text(const struct machine *machine, struct machine_use u
     if (use.threads) names[count++] = "fewer threads";
     if (use.disk) names[count++] = "the disk";
     for (size_t i = 0; i < count && used < MACHINE_USE_BYTES; i++)
-        used +=
-            (size_t)snprintf(buffer + used, MACHINE_USE_BYTES - used, "%s%s", i > 0 ? ", " : "", names[i]);
+        used += (size_t)snprintf(buffer + used, MACHINE_USE_BYTES - used, "%s%s", i > 0 ? ", " : "", names[i]);
     return buffer;
 }
 
@@ -102,8 +98,7 @@ const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN
 enum machine_check machine_check_memory(const struct machine *machine, double memory_all, double load) {
     static const double off = 1.5;
     const double then = machine->memory.all;
-    if (!(then > 0 && memory_all > 0) || (memory_all < then * off && memory_all * off > then))
-        return MACHINE_HOLDS;
+    if (!(then > 0 && memory_all > 0) || (memory_all < then * off && memory_all * off > then)) return MACHINE_HOLDS;
     return memory_all < then && machine_load_is_busy(load) ? MACHINE_IS_BUSY : MACHINE_IS_OFF;
 }
 
@@ -151,8 +146,7 @@ void machine_set_pace(struct machine *machine, double pace) {
 const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name) {
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const struct machine_selection *selection = &machine->selections[i];
-        if (selection->name != NULL && strcmp(selection->name, name) == 0 && selection->rows.one > 0)
-            return selection;
+        if (selection->name != NULL && strcmp(selection->name, name) == 0 && selection->rows.one > 0) return selection;
     }
     return NULL;
 }
@@ -263,8 +257,7 @@ static void visit(struct visit *visit, enum need need, double *number, const cha
     if (visit->status == STATUS_OK) visit->status = visit->visitor(visit->context, name, need, number);
 }
 
-static void visit_by_group(struct visit *v, enum need need, struct machine_by_group *numbers,
-                           const char *name) {
+static void visit_by_group(struct visit *v, enum need need, struct machine_by_group *numbers, const char *name) {
     visit(v, need, &numbers->one, "%s.group1", name);
     visit(v, need, &numbers->many, "%s.group%d", name, MACHINE_GROUP);
 }
@@ -360,9 +353,9 @@ static enum status read_number(void *context, const char *name, enum need need, 
     const double found = json_is_number(value) ? json_number_value(value) : NAN;
     if (!(found >= 0) || !(found < 1e30) || (need == NEEDED && found == 0)) {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
-        enum status status = error_set(
-            reading->error, STATUS_USAGE, "%s: numbers: %s: found %.40s, expected a number %s", reading->path,
-            name, text != NULL ? text : "?", need == NEEDED ? "above 0" : "from 0 on");
+        enum status status =
+            error_set(reading->error, STATUS_USAGE, "%s: numbers: %s: found %.40s, expected a number %s", reading->path,
+                      name, text != NULL ? text : "?", need == NEEDED ? "above 0" : "from 0 on");
         free(text);
         return status;
     }
@@ -371,8 +364,8 @@ static enum status read_number(void *context, const char *name, enum need need, 
     return STATUS_OK;
 }
 
-static enum status read_name(const json_t *root, const char *key, char text[MACHINE_TEXT_BYTES],
-                             const char *path, struct error *error) {
+static enum status read_name(const json_t *root, const char *key, char text[MACHINE_TEXT_BYTES], const char *path,
+                             struct error *error) {
     const char *value = json_string_value(json_object_get(root, key));
     if (value == NULL || strlen(value) >= MACHINE_TEXT_BYTES)
         return error_set(error, STATUS_USAGE, "%s: %s: expected a text of fewer than %d bytes", path, key,
@@ -387,12 +380,11 @@ static enum status check_threads(const struct machine *machine, const char *path
         const int found = (t->narrow > 0) + (t->wide > 0) + (t->block > 0) + (t->layer > 0) + (t->token > 0) +
                           (t->attend > 0) + (t->attend_block > 0) + (t->select > 0);
         if (found % 8 != 0)
-            return error_set(error, STATUS_USAGE, "%s: numbers: threads.%u: found %d of its 8 numbers", path,
-                             1U << i, found);
+            return error_set(error, STATUS_USAGE, "%s: numbers: threads.%u: found %d of its 8 numbers", path, 1U << i,
+                             found);
         if (found > 0 && (uint32_t)1 << i >= machine->thread_count)
-            return error_set(error, STATUS_USAGE,
-                             "%s: numbers: threads.%u: the machine has %u threads, expected fewer", path,
-                             1U << i, machine->thread_count);
+            return error_set(error, STATUS_USAGE, "%s: numbers: threads.%u: the machine has %u threads, expected fewer",
+                             path, 1U << i, machine->thread_count);
     }
     return STATUS_OK;
 }
@@ -403,8 +395,7 @@ static enum status check_disk(const struct machine *machine, const char *path, s
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) found += machine->disk.read[i][j] > 0;
     if (found == 0 || found == expected) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "%s: numbers: disk: found %d of its %d rates", path, found,
-                     expected);
+    return error_set(error, STATUS_USAGE, "%s: numbers: disk: found %d of its %d rates", path, found, expected);
 }
 
 /* What belongs together is there, or none of it. */
@@ -415,8 +406,7 @@ static enum status check_groups(const struct machine *machine, const char *path,
         const int found = (matrix->narrow > 0) + (matrix->wide > 0) + (matrix->block > 0);
         any |= found == 3;
         if (found % 3 != 0)
-            return error_set(error, STATUS_USAGE,
-                             "%s: numbers: matrix.%s: found %d of narrow, wide and block", path,
+            return error_set(error, STATUS_USAGE, "%s: numbers: matrix.%s: found %d of narrow, wide and block", path,
                              tensor_type_find(i)->name, found);
     }
     if (!any) return error_set(error, STATUS_USAGE, "%s: numbers: no matrix.TYPE.wide of any type", path);
@@ -426,8 +416,7 @@ static enum status check_groups(const struct machine *machine, const char *path,
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const struct machine_by_group rows = machine->selections[i].rows;
         if ((rows.one > 0) != (rows.many > 0))
-            return error_set(error, STATUS_USAGE,
-                             "%s: numbers: select.%s.rows: found one of group1 and group%d", path,
+            return error_set(error, STATUS_USAGE, "%s: numbers: select.%s.rows: found one of group1 and group%d", path,
                              machine->selections[i].name, MACHINE_GROUP);
     }
     TRY(check_threads(machine, path, error));
@@ -436,8 +425,7 @@ static enum status check_groups(const struct machine *machine, const char *path,
 
 /* A number of one of loam-lab's presets, which loam does not read: a machine has one file for both programs. */
 static bool is_of_lab(const char *key) {
-    static const char *const figures[] = {"seconds", "score.group1", "score.group4", "rows.group1",
-                                          "rows.group4"};
+    static const char *const figures[] = {"seconds", "score.group1", "score.group4", "rows.group1", "rows.group4"};
     static const char prefix[] = "select.";
     _Static_assert(MACHINE_GROUP == 4, "the names of figures");
     if (strncmp(key, prefix, sizeof prefix - 1) != 0) return false;
@@ -448,17 +436,14 @@ static bool is_of_lab(const char *key) {
     return false;
 }
 
-static enum status read_root(struct machine *machine, const json_t *root, const char *path,
-                             struct error *error) {
-    const json_t *version = json_object_get(root, "loam_machine"),
-                 *threads = json_object_get(root, "threads");
+static enum status read_root(struct machine *machine, const json_t *root, const char *path, struct error *error) {
+    const json_t *version = json_object_get(root, "loam_machine"), *threads = json_object_get(root, "threads");
     struct reading reading = {path, json_object_get(root, "numbers"), error};
     if (!json_is_integer(version))
-        return error_set(error, STATUS_USAGE, "%s: loam_machine: missing: not a file of loam plan --measure",
-                         path);
+        return error_set(error, STATUS_USAGE, "%s: loam_machine: missing: not a file of loam plan --measure", path);
     if (json_integer_value(version) != MACHINE_VERSION)
-        return error_set(error, STATUS_USAGE, "%s: loam_machine: found %lld, expected %d: measure again",
-                         path, (long long)json_integer_value(version), MACHINE_VERSION);
+        return error_set(error, STATUS_USAGE, "%s: loam_machine: found %lld, expected %d: measure again", path,
+                         (long long)json_integer_value(version), MACHINE_VERSION);
     TRY(read_name(root, "processor", machine->processor, path, error));
     TRY(read_name(root, "kernels", machine->kernels, path, error));
     if (!json_is_integer(threads) || json_integer_value(threads) < 1 || json_integer_value(threads) > 4096)
@@ -505,9 +490,9 @@ enum status machine_save(const struct machine *machine, const char *path, struct
     struct file_writer writer;
     json_t *numbers = json_object();
     enum status status = visit_numbers(&copy, write_number, numbers);
-    json_t *root = json_pack("{s:i, s:s, s:s, s:i, s:o}", "loam_machine", MACHINE_VERSION, "processor",
-                             machine->processor, "kernels", machine->kernels, "threads",
-                             (int)machine->thread_count, "numbers", numbers);
+    json_t *root =
+        json_pack("{s:i, s:s, s:s, s:i, s:o}", "loam_machine", MACHINE_VERSION, "processor", machine->processor,
+                  "kernels", machine->kernels, "threads", (int)machine->thread_count, "numbers", numbers);
     if (root != NULL && machine->measured > 0)
         (void)json_object_set_new(root, "measured", json_integer(machine->measured));
     if (root != NULL && machine->load >= 0) (void)json_object_set_new(root, "load", json_real(machine->load));

@@ -41,9 +41,8 @@ struct machine_by_group {
 };
 
 struct machine_matrix {
-    double narrow,
-        wide;     /* bytes per second: one row times a matrix of MACHINE_NARROW, MACHINE_WIDE columns */
-    double block; /* multiply-adds per second: a prefill block */
+    double narrow, wide; /* bytes per second: one row times a matrix of MACHINE_NARROW, MACHINE_WIDE columns */
+    double block;        /* multiply-adds per second: a prefill block */
 };
 
 /* A selection with the numbers of a preset that is measured. */
@@ -133,8 +132,7 @@ struct machine_use machine_lacks(const struct machine *machine, struct machine_u
 bool machine_use_is_empty(struct machine_use use);
 /* "leoam, Q4_K, 1 of 4 threads".  Returns buffer. */
 enum { MACHINE_USE_BYTES = 200 };
-const char *machine_use_text(const struct machine *machine, struct machine_use use,
-                             char buffer[MACHINE_USE_BYTES]);
+const char *machine_use_text(const struct machine *machine, struct machine_use use, char buffer[MACHINE_USE_BYTES]);
 /* "measured 2026-11-27 17:10 UTC, beside a load of 0.3", as far as it is known; "": nothing is.  Returns buffer. */
 enum { MACHINE_WHEN_BYTES = 80 };
 const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN_BYTES]);

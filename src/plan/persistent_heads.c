@@ -25,8 +25,7 @@ double persistent_difficulty(const struct persistent_question *question, size_t 
         importance[i] = question->importance != NULL ? question->importance[first + i] : 1;
     }
     const double similarity = label_similarity(question->options->aggregate, similarities, importance, group);
-    return question->thresholds[persistent_lane(question, layer, kv_head)] -
-           (similarity - question->options->epsilon);
+    return question->thresholds[persistent_lane(question, layer, kv_head)] - (similarity - question->options->epsilon);
 }
 
 static double lane_difficulty(const struct persistent_question *question, uint32_t lane) {

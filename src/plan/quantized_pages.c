@@ -33,8 +33,7 @@ struct bench {
 /* Only halves are quantized to 4 bits. */
 static bool has_q4(const struct kv_layout *kv) { return kv->k_type == KV_F16 && kv->v_type == KV_F16; }
 
-static enum status bench_init(struct bench *bench, const struct kv_layout *kv, size_t group,
-                              struct error *error) {
+static enum status bench_init(struct bench *bench, const struct kv_layout *kv, size_t group, struct error *error) {
     attention_kernels_init(&bench->attention, cpu_features());
     codec_kernels_init(&bench->codec, cpu_features());
     bench->kv = kv;
@@ -43,9 +42,8 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
     bench->quantized = calloc(CHUNKS, max_size(q4_bytes, 1));
     bench->q = calloc(group * kv->k_dimension, sizeof *bench->q);
     bench->partial = calloc(group * (2 + kv->v_dimension), sizeof *bench->partial);
-    bench->scratch =
-        calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
-                           has_q4(kv) ? bench->attention.gather_q4_scratch_bytes(group, kv) : 0));
+    bench->scratch = calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
+                                        has_q4(kv) ? bench->attention.gather_q4_scratch_bytes(group, kv) : 0));
     float *row = calloc(kv->k_dimension + kv->v_dimension, sizeof *row);
     if (bench->rows == NULL || bench->quantized == NULL || bench->q == NULL || bench->partial == NULL ||
         bench->scratch == NULL || row == NULL) {
@@ -57,10 +55,9 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
     for (size_t i = 0; i < group * kv->k_dimension; i++) bench->q[i] = (float)random_double(&random) - 0.5F;
     for (size_t i = 0; i < CHUNKS * KV_CHUNK_TOKENS; i++) {
         bench->chosen[i] = (uint32_t)i;
-        for (size_t d = 0; d < kv->k_dimension + kv->v_dimension; d++)
-            row[d] = (float)random_double(&random) - 0.5F;
-        bench->attention.store(kv, bench->rows + i / KV_CHUNK_TOKENS * kv->chunk_bytes, i % KV_CHUNK_TOKENS,
-                               row, row + kv->k_dimension);
+        for (size_t d = 0; d < kv->k_dimension + kv->v_dimension; d++) row[d] = (float)random_double(&random) - 0.5F;
+        bench->attention.store(kv, bench->rows + i / KV_CHUNK_TOKENS * kv->chunk_bytes, i % KV_CHUNK_TOKENS, row,
+                               row + kv->k_dimension);
     }
     for (size_t i = 0; i < CHUNKS; i++) {
         bench->chunks[i] = bench->rows + i * kv->chunk_bytes;
@@ -110,16 +107,14 @@ static void bench_run(struct bench *bench, size_t group, struct page_costs *cost
         }
 }
 
-enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
-                                    struct error *error) {
+enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample, struct error *error) {
     *costs = (struct page_costs){0};
-    TRY(store_measure(sample->store, sample->layout, sample->token_capacity, sample->bytes, &costs->disk,
-                      error));
+    TRY(store_measure(sample->store, sample->layout, sample->token_capacity, sample->bytes, &costs->disk, error));
     return quantized_pages_measure_attention(costs, sample->kv, sample->group, error);
 }
 
-enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv,
-                                              size_t group, struct error *error) {
+enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv, size_t group,
+                                              struct error *error) {
     struct bench *bench = calloc(1, sizeof *bench);
     if (bench == NULL) return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
     enum status status = bench_init(bench, kv, group, error);
@@ -135,8 +130,8 @@ enum { STEPS = 256 };
 
 /* A layer's costs with a fraction x in 4 bits.  RAM holds more chunks when they are smaller, so a step also misses
  * fewer of them as x grows; the paper's D is constant. */
-static struct compression_costs costs_of(const struct page_costs *costs, const struct page_work *work,
-                                         bool dense, double x) {
+static struct compression_costs costs_of(const struct page_costs *costs, const struct page_work *work, bool dense,
+                                         double x) {
     const double threads = (double)work->thread_count, rows_bytes = (double)work->rows_bytes;
     const double chunks = (double)((dense ? work->chunks : work->kept) * work->kv_head_count);
     const double slot = 1 - x + x * (double)work->quantized_bytes / rows_bytes;
@@ -154,8 +149,7 @@ static struct compression_costs costs_of(const struct page_costs *costs, const s
                                       .other_seconds = missed > 0 ? costs->disk.alone_seconds : 0};
 }
 
-double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
-                                size_t layer_index) {
+double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work, size_t layer_index) {
     const bool dense = layer_index < work->dense_layers || work->kept >= work->chunks;
     double best = 0, seconds_min = INFINITY;
     for (int step = 0; step <= STEPS; step++) { /* of equals the smallest: what hides anyway stays exact */
@@ -204,8 +198,8 @@ static bool measure_costs(struct page_costs *costs, const struct page_question *
     struct page_sample sample = {.store = question->store,
                                  .layout = question->layout,
                                  .token_capacity = question->token_capacity,
-                                 .bytes = work->chunks * work->layer_count * work->kv_head_count *
-                                          work->rows_bytes / SAMPLE_FRACTION,
+                                 .bytes = work->chunks * work->layer_count * work->kv_head_count * work->rows_bytes /
+                                          SAMPLE_FRACTION,
                                  .kv = question->rows,
                                  .group = question->group};
     if (sample.bytes > SAMPLE_BYTES_MAX) sample.bytes = SAMPLE_BYTES_MAX;

@@ -74,18 +74,17 @@ bool quantized_pages_continue(struct page_fractions *fractions, const struct pag
                               uint64_t chunk_count, uint64_t chunk_end);
 
 /* Sets rows_attend, and of halves quantized_attend and decode; group: query heads of a KV head. */
-enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv,
-                                              size_t group, struct error *error) STATUS_CHECKED;
+enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv, size_t group,
+                                              struct error *error) STATUS_CHECKED;
 
 /* The parts of quantized_pages_plan, for tests.  Measures all costs except `layer`. */
-enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
-                                    struct error *error) STATUS_CHECKED;
+enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample, struct error *error)
+    STATUS_CHECKED;
 /* The smallest fraction that minimises a layer's time, 0 to 1 in steps of 1 / 256.  If RAM holds no chunk that is the
  * paper's closed form, with D as given:
  *
  *     clamp((T0 + D / B - Tc) / (D ((1 - delta) / B + 1 / R)), 0, 1) */
-double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
-                                size_t layer_index);
+double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work, size_t layer_index);
 /* Chooses the fraction of every layer. */
 void quantized_pages_choose(const struct page_costs *costs, const struct page_work *work,
                             struct page_fractions *fractions);

@@ -16,15 +16,12 @@ struct disk_probe {
     struct disk_probe_options options;
     struct io_file file;
     struct io_queue *queue;
-    uint8_t *
-        memory; /* [DISK_PROBE_DEPTH] places, in huge pages: with small ones a large read is cut into pieces */
-    uint64_t bytes; /* of the file */
+    uint8_t *memory; /* [DISK_PROBE_DEPTH] places, in huge pages: with small ones a large read is cut into pieces */
+    uint64_t bytes;  /* of the file */
     struct random random;
 };
 
-static size_t memory_bytes(const struct disk_probe *probe) {
-    return DISK_PROBE_DEPTH * probe->options.place_bytes;
-}
+static size_t memory_bytes(const struct disk_probe *probe) { return DISK_PROBE_DEPTH * probe->options.place_bytes; }
 
 static enum status write_file(struct disk_probe *probe, double *seconds, struct error *error) {
     const size_t place = probe->options.place_bytes,
@@ -90,8 +87,8 @@ static enum status open_file(struct disk_probe *probe, struct error *error) {
     return io_queue_create(&probe->queue, &options, error);
 }
 
-enum status disk_probe_open(struct disk_probe **result, const struct disk_probe_options *options,
-                            double *write_seconds, struct error *error) {
+enum status disk_probe_open(struct disk_probe **result, const struct disk_probe_options *options, double *write_seconds,
+                            struct error *error) {
     struct disk_probe *probe = calloc(1, sizeof *probe);
     *result = NULL;
     if (probe == NULL) return error_set(error, STATUS_MEMORY, "measuring the disk: out of memory");

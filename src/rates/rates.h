@@ -48,8 +48,8 @@ struct disk_probe_options {
 };
 struct disk_probe;
 /* Writes the file.  *write_seconds, which may be NULL: for a byte, until it is on the disk. */
-enum status disk_probe_open(struct disk_probe **probe, const struct disk_probe_options *options,
-                            double *write_seconds, struct error *error) STATUS_CHECKED;
+enum status disk_probe_open(struct disk_probe **probe, const struct disk_probe_options *options, double *write_seconds,
+                            struct error *error) STATUS_CHECKED;
 /* What is read at least: so many requests, for so long. */
 struct disk_probe_round {
     size_t bytes, depth; /* of a request; requests in flight */

@@ -24,8 +24,7 @@ static struct owner_account *new_account(struct service *service) {
     for (size_t i = 0; i < service->accounts.count && service->accounts.count >= ACCOUNTS_MAX; i++)
         if (!is_active(service, service->accounts.items[i].owner)) return &service->accounts.items[i];
     struct owner_accounts *accounts = &service->accounts;
-    if (!array_reserve(&accounts->items, accounts->count, &accounts->capacity, sizeof *accounts->items))
-        return NULL;
+    if (!array_reserve(&accounts->items, accounts->count, &accounts->capacity, sizeof *accounts->items)) return NULL;
     return &accounts->items[accounts->count++];
 }
 

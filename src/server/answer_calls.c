@@ -30,8 +30,7 @@ const struct answer_call_tags *answer_call_tags(enum chat_syntax syntax, size_t 
 }
 
 struct answer_call_tags answer_thought_tags(enum chat_syntax syntax) {
-    if (syntax == CHAT_HARMONY)
-        return (struct answer_call_tags){"<|channel|>analysis<|message|>", "<|end|>", false};
+    if (syntax == CHAT_HARMONY) return (struct answer_call_tags){"<|channel|>analysis<|message|>", "<|end|>", false};
     if (syntax == CHAT_GEMMA) return (struct answer_call_tags){"<|channel>thought", "<channel|>", false};
     return (struct answer_call_tags){"<think>", "</think>", false};
 }
@@ -45,8 +44,8 @@ bool answer_has_mark(enum chat_syntax syntax, const char *text, size_t length) {
         [CHAT_LLAMA3] = {"<|python_tag|>"},
         [CHAT_MISTRAL] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
         [CHAT_HARMONY] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>"},
-        [CHAT_GEMMA] = {"<|tool_call>", "<tool_call|>", "<|\"|>", "<start_function_call>",
-                        "<end_function_call>", "<escape>", "<|channel>", "<channel|>"},
+        [CHAT_GEMMA] = {"<|tool_call>", "<tool_call|>", "<|\"|>", "<start_function_call>", "<end_function_call>",
+                        "<escape>", "<|channel>", "<channel|>"},
         [CHAT_GLM] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
     };
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
@@ -64,8 +63,7 @@ struct scan {
 };
 
 static void skip_blanks(struct scan *scan) {
-    while (scan->at < scan->length && strchr(" \n\t\r", scan->text[scan->at]) != NULL &&
-           scan->text[scan->at] != '\0')
+    while (scan->at < scan->length && strchr(" \n\t\r", scan->text[scan->at]) != NULL && scan->text[scan->at] != '\0')
         scan->at++;
 }
 
@@ -160,8 +158,7 @@ static bool parse_objects(json_t *calls, const char *text, size_t length) {
     json_t *whole = parse_json(text, length);
     bool all = json_is_object(whole) && add_object(calls, whole);
     if (json_array_size(whole) > 0) all = true;
-    for (size_t i = 0; i < json_array_size(whole) && all; i++)
-        all = add_object(calls, json_array_get(whole, i));
+    for (size_t i = 0; i < json_array_size(whole) && all; i++) all = add_object(calls, json_array_get(whole, i));
     json_decref(whole);
     return all;
 }
@@ -194,8 +191,7 @@ static bool parse_mistral(json_t *calls, struct scan scan) {
     const char *brace = memchr(begin, '{', rest), *bracket = memchr(begin, '[', rest);
     if (brace == NULL) return false;
     const char *end = bracket != NULL && bracket < brace ? bracket : brace;
-    return add_call(calls, trimmed(begin, (size_t)(end - begin)),
-                    parse_json(brace, rest - (size_t)(brace - begin)));
+    return add_call(calls, trimmed(begin, (size_t)(end - begin)), parse_json(brace, rest - (size_t)(brace - begin)));
 }
 
 /* <function=NAME> <parameter=KEY>VALUE</parameter> ... </function> */
@@ -254,8 +250,7 @@ static bool parse_harmony(json_t *calls, struct scan scan) {
     size_t name_length = 0;
     while (scan.at + name_length < scan.length && strchr(" <\n", name[name_length]) == NULL) name_length++;
     if (take_until(&scan, "<|message|>", &length) == NULL) return false;
-    return add_call(calls, json_stringn(name, name_length),
-                    parse_json(scan.text + scan.at, scan.length - scan.at));
+    return add_call(calls, json_stringn(name, name_length), parse_json(scan.text + scan.at, scan.length - scan.at));
 }
 
 /* call:NAME{KEY:VALUE,...}: objects and lists of these within; a text stands between <|"|> or <escape>; all else is

@@ -67,22 +67,19 @@ static bool read_format(struct answer_form *form, const json_t *value, struct ap
     const bool is_object = strcmp(type, "json_object") == 0;
     if (!is_object && strcmp(type, "json_schema") != 0 && strcmp(type, "json") != 0)
         return api_error_set(error, 400, form->field,
-                             "'%s.type': found '%.40s', expected text, json_object or json_schema",
-                             form->field, type);
+                             "'%s.type': found '%.40s', expected text, json_object or json_schema", form->field, type);
     const json_t *outer = field_get(value, "json_schema"), *inner = field_get(value, "schema");
     if (inner == NULL) inner = field_get(value, "value");
     if (inner == NULL) inner = json_object_get(outer, "schema");
     if (inner == NULL && is_object) inner = outer; /* Cohere's: the schema itself */
-    if (inner == NULL && !is_object)
-        return field_refuse(error, form->field, "found no schema, expected an object");
+    if (inner == NULL && !is_object) return field_refuse(error, form->field, "found no schema, expected an object");
     form->format = value;
     form->schema = inner;
     form->is_json = true;
     return true;
 }
 
-static bool read_teller(struct answer_form *form, const json_t *value, enum teller teller,
-                        struct api_error *error) {
+static bool read_teller(struct answer_form *form, const json_t *value, enum teller teller, struct api_error *error) {
     switch (teller) {
     case TELLS_FORMAT: return read_format(form, value, error);
     case TELLS_SCHEMA: return read_schema(form, value, error);
@@ -114,8 +111,7 @@ bool answer_form_find(struct answer_form *form, const json_t *body, struct api_e
 
 /* ---- the schema ---- */
 
-bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
-                      struct api_error *error) {
+bool answer_form_read(const struct ask_options *options, struct json_schema **schema, struct api_error *error) {
     const struct answer_form *form = &options->form;
     struct error reason;
     *schema = NULL;

@@ -20,5 +20,4 @@ struct answer_form {
 bool answer_form_find(struct answer_form *form, const json_t *body, struct api_error *error);
 /* The schema of options->form.  Any text: *schema is NULL.  Else *schema is the caller's. */
 struct ask_options;
-bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
-                      struct api_error *error);
+bool answer_form_read(const struct ask_options *options, struct json_schema **schema, struct api_error *error);

@@ -6,10 +6,9 @@
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 /* Passes on the first `count` held bytes. */
-static void emit(struct answer_parser *parser, enum answer_part_kind kind, size_t count,
-                 answer_part_sink *sink, void *context) {
-    if (count > 0)
-        sink(context, &(struct answer_part){.kind = kind, .bytes = parser->held.bytes, .length = count});
+static void emit(struct answer_parser *parser, enum answer_part_kind kind, size_t count, answer_part_sink *sink,
+                 void *context) {
+    if (count > 0) sink(context, &(struct answer_part){.kind = kind, .bytes = parser->held.bytes, .length = count});
     text_drop(&parser->held, count);
 }
 
@@ -56,8 +55,7 @@ static const char *find_call(const struct answer_parser *parser, const struct an
     const char *first = NULL;
     const struct answer_call_tags *candidate;
     for (size_t i = 0; (candidate = answer_call_tags(parser->syntax, i)) != NULL; i++) {
-        const char *at =
-            memmem(parser->held.bytes, parser->held.length, candidate->begin, strlen(candidate->begin));
+        const char *at = memmem(parser->held.bytes, parser->held.length, candidate->begin, strlen(candidate->begin));
         if (!counts(parser, candidate) || at == NULL || (first != NULL && at >= first)) continue;
         first = at;
         *tags = candidate;
@@ -132,9 +130,9 @@ static bool step_start(struct answer_parser *parser) {
 static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink, void *context) {
     const char *think_end = answer_thought_tags(parser->syntax).end;
     const char *tag = memmem(parser->held.bytes, parser->held.length, think_end, strlen(think_end));
-    size_t before =
-        tag != NULL ? (size_t)(tag - parser->held.bytes)
-                    : parser->held.length - tag_beginning(parser->held.bytes, parser->held.length, think_end);
+    size_t before = tag != NULL
+                        ? (size_t)(tag - parser->held.bytes)
+                        : parser->held.length - tag_beginning(parser->held.bytes, parser->held.length, think_end);
     before -= trailing_blanks(parser->held.bytes, before);
     emit(parser, ANSWER_REASONING, before, sink, context);
     if (tag == NULL) return false;
@@ -146,8 +144,7 @@ static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink,
 }
 
 static bool step_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    const struct answer_call_tags *tags =
-        parser->call != NULL ? parser->call : answer_call_tags(CHAT_HERMES, 0);
+    const struct answer_call_tags *tags = parser->call != NULL ? parser->call : answer_call_tags(CHAT_HERMES, 0);
     const char *mark = tags->end != NULL ? tags->end : tags->begin;
     const char *tag = memmem(parser->held.bytes, parser->held.length, mark, strlen(mark));
     if (tag == NULL) return false;
@@ -180,8 +177,8 @@ void answer_parser_begin_thought(struct answer_parser *parser) {
     parser->drops_blanks = true;
 }
 
-bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
-                        answer_part_sink *sink, void *context) {
+bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length, answer_part_sink *sink,
+                        void *context) {
     if (length == 0) return true;
     if (!text_append(&parser->held, bytes, length)) return false;
     while (step(parser, sink, context)) {}
@@ -220,9 +217,8 @@ static void emit_last_call(struct answer_parser *parser, answer_part_sink *sink,
     json_t *calls = answer_calls_parse(parser->syntax, parser->held.bytes, parser->held.length), *name;
     const bool is_whole = calls != NULL;
     json_decref(calls);
-    const char *begin = is_whole || parser->syntax != CHAT_HERMES
-                            ? NULL
-                            : cut_call(parser->held.bytes, parser->held.length, &name);
+    const char *begin =
+        is_whole || parser->syntax != CHAT_HERMES ? NULL : cut_call(parser->held.bytes, parser->held.length, &name);
     if (begin == NULL) {
         if (is_whole || parser->saw_tag) emit_call(parser, parser->held.length, sink, context);
         return;

@@ -38,14 +38,14 @@ struct answer_parser {
     enum answer_state state;
     const struct answer_call_tags *call; /* in a call: its tags; NULL: <tool_call>'s */
     bool drops_blanks;                   /* behind a tag */
-    bool saw_tag; /* of a call: without it the answer began as a call, which it must be */
+    bool saw_tag;                        /* of a call: without it the answer began as a call, which it must be */
     struct text held;
 };
 
 /* Before the first piece: the prompt ended with <think>. */
 void answer_parser_begin_thought(struct answer_parser *parser);
 /* false: no memory. */
-bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
-                        answer_part_sink *sink, void *context);
+bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length, answer_part_sink *sink,
+                        void *context);
 void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context);
 void answer_parser_deinit(struct answer_parser *parser);

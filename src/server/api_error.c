@@ -7,8 +7,7 @@
 #include "platform/io_file.h"
 #include "server/json_text.h"
 
-bool api_error_set(struct api_error *error, unsigned http_status, const char *param, const char *format,
-                   ...) {
+bool api_error_set(struct api_error *error, unsigned http_status, const char *param, const char *format, ...) {
     *error = (struct api_error){.http_status = http_status, .never_retry = http_status < 429};
     if (param != NULL) snprintf(error->param, sizeof error->param, "%s", param);
     va_list arguments;
@@ -19,11 +18,10 @@ bool api_error_set(struct api_error *error, unsigned http_status, const char *pa
 }
 
 bool api_error_set_overflow(struct api_error *error, uint64_t prompt_tokens, uint64_t context_tokens) {
-    api_error_set(
-        error, 400, NULL,
-        "This model's maximum context length is %llu tokens. However, your messages resulted in %llu "
-        "tokens. Please reduce the length of the messages.",
-        (unsigned long long)context_tokens, (unsigned long long)prompt_tokens);
+    api_error_set(error, 400, NULL,
+                  "This model's maximum context length is %llu tokens. However, your messages resulted in %llu "
+                  "tokens. Please reduce the length of the messages.",
+                  (unsigned long long)context_tokens, (unsigned long long)prompt_tokens);
     error->code = "context_length_exceeded";
     error->prompt_tokens = prompt_tokens;
     error->context_tokens = context_tokens;

@@ -72,8 +72,7 @@ static void ask_destroy(struct ask *ask) {
     free(ask);
 }
 
-bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
-                     struct api_error *error) {
+bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count, struct api_error *error) {
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
     if (ask->form.schema == NULL && !answer_form_read(&ask->options, &ask->form.schema, error)) return false;
@@ -109,9 +108,8 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
 
 static void finish(struct ask *ask) {
     const struct ask_usage usage = ask_usage(ask);
-    const struct request_tokens tokens = {.read = usage.prompt_tokens - usage.reused_tokens,
-                                          .known = usage.reused_tokens,
-                                          .made = usage.answer_tokens};
+    const struct request_tokens tokens = {
+        .read = usage.prompt_tokens - usage.reused_tokens, .known = usage.reused_tokens, .made = usage.answer_tokens};
     exchange_note_tokens(ask->exchange, &tokens);
     if (!ask->end.has_failed) {
         ask->family->end(ask);
@@ -180,8 +178,7 @@ static void on_progress(void *context, size_t done, size_t total) {
     const bool is_news = done == ask->progress.admission.reused_tokens || done >= total ||
                          now_ns - ask->progress.told_ns >= PROGRESS_INTERVAL_NS;
     if (!is_news || !ask->options.streams || ask->family->progress == NULL) return;
-    if (done == ask->progress.admission.reused_tokens && ask->progress.told_ns != 0)
-        return; /* told already */
+    if (done == ask->progress.admission.reused_tokens && ask->progress.told_ns != 0) return; /* told already */
     ask->progress.told_ns = now_ns;
     ask->family->progress(ask, done, total);
 }
@@ -206,8 +203,7 @@ static void no_memory(struct ask *ask) {
 
 static void on_prompt_token(void *context, const struct service_prompt_token *token) {
     struct ask_choice *choice = context;
-    if (!add_token(choice, token->id, token->log_probability, token->top, token->top_count))
-        no_memory(choice->ask);
+    if (!add_token(choice, token->id, token->log_probability, token->top, token->top_count)) no_memory(choice->ask);
 }
 
 static bool add_call(struct ask_choice *choice, const struct answer_part *part) {
@@ -258,8 +254,7 @@ static void take_part(void *context, const struct answer_part *part) {
     case ANSWER_REASONING: taken = text_append(&choice->reasoning, part->bytes, part->length); break;
     case ANSWER_TOOL_CALL: taken = add_call(choice, part); break;
     }
-    taken = taken &&
-            note_item(choice, part->kind, begin, begin + (part->kind == ANSWER_TOOL_CALL ? 1 : part->length));
+    taken = taken && note_item(choice, part->kind, begin, begin + (part->kind == ANSWER_TOOL_CALL ? 1 : part->length));
     if (!taken)
         no_memory(ask);
     else if (ask->options.streams && ask->family->part != NULL)
@@ -460,8 +455,7 @@ json_t *ask_timings(const struct ask *ask) {
     json_put_uint(timings, "cache_n", f->reused_tokens);
     json_put_uint(timings, "prompt_n", computed);
     json_put_number(timings, "prompt_ms", f->prefill_seconds * 1e3);
-    json_put_number(timings, "prompt_per_second",
-                    f->prefill_seconds > 0 ? (double)computed / f->prefill_seconds : 0);
+    json_put_number(timings, "prompt_per_second", f->prefill_seconds > 0 ? (double)computed / f->prefill_seconds : 0);
     json_put_uint(timings, "predicted_n", f->answer_tokens);
     json_put_number(timings, "predicted_ms", f->decode_seconds * 1e3);
     json_put_number(timings, "predicted_per_second",

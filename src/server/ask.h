@@ -82,8 +82,7 @@ struct ask_family {
     const char *id_prefix;   /* of the answer's id */
     const char *call_prefix; /* of the ids of tool calls; NULL: "call_" */
     const char *ids_field;   /* of the body, which may be token ids (ask->ids); NULL: none */
-    bool (*read)(struct ask *ask,
-                 struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
+    bool (*read)(struct ask *ask, struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
     void (*begin)(struct ask *ask, const struct service_admission *admission);
     void (*progress)(struct ask *ask, size_t done, size_t total);
     void (*part)(struct ask *ask, struct ask_choice *choice, const struct answer_part *part);
@@ -149,8 +148,7 @@ struct ask {
 /* The request of an exchange, from its body to its reply. */
 void ask_route(struct server *server, struct exchange *exchange, const struct ask_family *family);
 /* Makes the choices: prompts[prompt_count], taken.  Without a schema: that of the form that is wanted. */
-bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
-                     struct api_error *error);
+bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count, struct api_error *error);
 
 /* For a request without a seed. */
 uint64_t ask_seed(const struct ask *ask);

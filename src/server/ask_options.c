@@ -26,8 +26,8 @@ static bool read_stops(struct ask_options *options, const json_t *body, struct a
     return true;
 }
 
-static bool read_bias(struct ask_options *options, const char *key, const json_t *value,
-                      size_t vocabulary_size, struct api_error *error) {
+static bool read_bias(struct ask_options *options, const char *key, const json_t *value, size_t vocabulary_size,
+                      struct api_error *error) {
     char *end;
     errno = 0;
     const long long id = strtoll(key, &end, 10);
@@ -62,8 +62,7 @@ static bool read_biases(struct ask_options *options, const json_t *body, size_t 
 static bool read_seed(const json_t *body, int64_t *seed, struct api_error *error) {
     const json_t *found = field_get(body, "seed");
     const double number = json_number_value(found);
-    if (!json_is_real(found) || number < 9.2e18)
-        return field_integer(body, "seed", INT64_MIN, INT64_MAX, seed, error);
+    if (!json_is_real(found) || number < 9.2e18) return field_integer(body, "seed", INT64_MIN, INT64_MAX, seed, error);
     if (number >= 18446744073709551616.0)
         return field_refuse(error, "seed", "found %g, expected at most 64 bits", number);
     *seed = (int64_t)(uint64_t)number;
@@ -72,8 +71,7 @@ static bool read_seed(const json_t *body, int64_t *seed, struct api_error *error
 
 static bool is_off(const json_t *value, double neutral) {
     if (json_is_number(value)) return json_number_value(value) == neutral || json_number_value(value) == -1;
-    return json_is_null(value) || json_is_false(value) ||
-           (json_is_array(value) && json_array_size(value) == 0) ||
+    return json_is_null(value) || json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0) ||
            (json_is_string(value) && json_string_length(value) == 0);
 }
@@ -120,15 +118,13 @@ static bool read_sampling(struct ask_options *options, const json_t *body, uint6
     double frequency = (double)s->frequency_penalty;
     int64_t top_k = s->top_k, repeat_last = s->repeat_last, seed = -1;
     if (!field_number(body, "temperature", 0, 1000, &temperature, error) ||
-        !field_number(body, "top_p", 0, 1, &top_p, error) ||
-        !field_number(body, "min_p", 0, 1, &min_p, error) ||
+        !field_number(body, "top_p", 0, 1, &top_p, error) || !field_number(body, "min_p", 0, 1, &min_p, error) ||
         !field_integer(body, "top_k", -1, INT32_MAX, &top_k, error) ||
         !field_number(body, "repetition_penalty", 0.01, 100, &repeat, error) || /* vLLM's name */
         !field_number(body, "repeat_penalty", 0.01, 100, &repeat, error) ||
         !field_number(body, "presence_penalty", -100, 100, &presence, error) ||
         !field_number(body, "frequency_penalty", -100, 100, &frequency, error) ||
-        !field_integer(body, "repeat_last_n", 0, 1000000, &repeat_last, error) ||
-        !read_seed(body, &seed, error))
+        !field_integer(body, "repeat_last_n", 0, 1000000, &repeat_last, error) || !read_seed(body, &seed, error))
         return false;
     *s = (struct sampler_options){
         .temperature = (float)temperature,
@@ -157,11 +153,9 @@ bool ask_options_read(struct ask_options *options, const json_t *body, const str
         !field_flag(body, "stream", &options->streams, error) ||
         !field_flag(body, "ignore_eos", &options->ignore_end, error) ||
         !field_flag(body, "return_progress", &options->returns_progress, error) ||
-        !field_object(body, "stream_options", &stream_options, error) ||
-        !answer_form_find(&options->form, body, error))
+        !field_object(body, "stream_options", &stream_options, error) || !answer_form_find(&options->form, body, error))
         return false;
-    if (stream_options != NULL &&
-        !field_flag(stream_options, "include_usage", &options->includes_usage, error))
+    if (stream_options != NULL && !field_flag(stream_options, "include_usage", &options->includes_usage, error))
         return false;
     options->choices = (size_t)choices;
     const struct sampler_options *s = &options->sampling;
@@ -170,8 +164,8 @@ bool ask_options_read(struct ask_options *options, const json_t *body, const str
     return true;
 }
 
-bool ask_options_read_token_max(struct ask_options *options, const json_t *body, const char *const *names,
-                                size_t count, struct api_error *error) {
+bool ask_options_read_token_max(struct ask_options *options, const json_t *body, const char *const *names, size_t count,
+                                struct api_error *error) {
     for (size_t i = 0; i < count; i++) {
         int64_t found = -1;
         if (!field_integer(body, names[i], -1, INT64_MAX, &found, error)) return false;
@@ -192,8 +186,7 @@ static bool asks_for_nothing(const json_t *value) {
 bool ask_options_refuse(const json_t *body, const char *const *names, size_t count, struct api_error *error) {
     for (size_t i = 0; i < count; i++) {
         const json_t *value = field_get(body, names[i]);
-        if (value != NULL && !asks_for_nothing(value))
-            return field_refuse(error, names[i], "not supported");
+        if (value != NULL && !asks_for_nothing(value)) return field_refuse(error, names[i], "not supported");
     }
     return true;
 }

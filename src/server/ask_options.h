@@ -41,7 +41,7 @@ struct server_model;
 bool ask_options_read(struct ask_options *options, const json_t *body, const struct server_model *model,
                       uint64_t fallback_seed, struct api_error *error);
 /* The first of these fields that is there: tokens at most. */
-bool ask_options_read_token_max(struct ask_options *options, const json_t *body, const char *const *names,
-                                size_t count, struct api_error *error);
+bool ask_options_read_token_max(struct ask_options *options, const json_t *body, const char *const *names, size_t count,
+                                struct api_error *error);
 /* Known fields that this server does not do.  false: one is there and asks for something. */
 bool ask_options_refuse(const json_t *body, const char *const *names, size_t count, struct api_error *error);

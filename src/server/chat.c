@@ -66,8 +66,7 @@ static json_t *calls_json(const struct ask_choice *choice, size_t first, bool wi
         json_put(call, "id", json_string(choice->calls[i].id));
         json_put(call, "type", json_string("function"));
         json_put(function, "name", json_text(choice->calls[i].name, strlen(choice->calls[i].name)));
-        json_put(function, "arguments",
-                 json_text(choice->calls[i].arguments, strlen(choice->calls[i].arguments)));
+        json_put(function, "arguments", json_text(choice->calls[i].arguments, strlen(choice->calls[i].arguments)));
         json_put(call, "function", function);
         json_array_append_new(calls, call);
     }
@@ -103,9 +102,7 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
     switch (part->kind) {
     case ANSWER_CONTENT: json_put(delta, "content", json_text(part->bytes, part->length)); break;
     case ANSWER_REASONING: json_put(delta, "reasoning_content", json_text(part->bytes, part->length)); break;
-    case ANSWER_TOOL_CALL:
-        json_put(delta, "tool_calls", calls_json(choice, choice->call_count - 1, true));
-        break;
+    case ANSWER_TOOL_CALL: json_put(delta, "tool_calls", calls_json(choice, choice->call_count - 1, true)); break;
     }
     send_delta(ask, choice, delta, false);
 }
@@ -134,8 +131,7 @@ static json_t *message_json(const struct ask_choice *choice) {
                  ? json_text(content->bytes != NULL ? content->bytes : "", content->length)
                  : json_null());
     json_put(message, "refusal", json_null());
-    if (reasoning->length > 0)
-        json_put(message, "reasoning_content", json_text(reasoning->bytes, reasoning->length));
+    if (reasoning->length > 0) json_put(message, "reasoning_content", json_text(reasoning->bytes, reasoning->length));
     if (choice->call_count > 0) json_put(message, "tool_calls", calls_json(choice, 0, false));
     return message;
 }

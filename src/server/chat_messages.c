@@ -13,8 +13,7 @@ static bool read_role(const json_t *message, size_t index, const char **role, st
                              json_kind(message));
     if (!field_text(message, "role", 64, role, &length, error))
         return api_error_set(error, 400, "messages", "'messages'[%zu]: 'role': expected a string", index);
-    return *role != NULL ||
-           api_error_set(error, 400, "messages", "'messages'[%zu]: 'role' is missing", index);
+    return *role != NULL || api_error_set(error, 400, "messages", "'messages'[%zu]: 'role' is missing", index);
 }
 
 static bool read_calls(struct conversation *conversation, const json_t *message, struct api_error *error) {
@@ -25,8 +24,7 @@ static bool read_calls(struct conversation *conversation, const json_t *message,
         const json_t *function = custom != NULL ? custom : json_object_get(call, "function");
         const json_t *name = json_object_get(function, "name");
         if (!json_is_string(name))
-            return api_error_set(error, 400, "messages", "'tool_calls'[%zu]: expected a function with a name",
-                                 i);
+            return api_error_set(error, 400, "messages", "'tool_calls'[%zu]: expected a function with a name", i);
         if (!conversation_append_call(conversation, json_string_value(name),
                                       json_object_get(function, custom != NULL ? "input" : "arguments"), error))
             return false;
@@ -52,11 +50,10 @@ static bool read_message(struct conversation *conversation, const json_t *messag
     else if (strcmp(role, "assistant") == 0)
         known = CHAT_ASSISTANT;
     else
-        return api_error_set(
-            error, 400, "messages",
-            "'messages'[%zu]: found role '%.40s', expected system, developer, user, assistant or "
-            "tool",
-            index, role);
+        return api_error_set(error, 400, "messages",
+                             "'messages'[%zu]: found role '%.40s', expected system, developer, user, assistant or "
+                             "tool",
+                             index, role);
     const json_t *thoughts = field_get(message, "reasoning_content");
     if (thoughts == NULL) thoughts = field_get(message, "reasoning");
     return conversation_think(conversation, thoughts, error) && conversation_add(conversation, known, error) &&

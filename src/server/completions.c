@@ -22,8 +22,8 @@ static bool encode_text(const struct server *server, const json_t *text, struct 
                         struct api_error *error) {
     struct error reason;
     const struct tokenize_options how = {.add_special = true};
-    if (tokenizer_encode(server->model.tokenizer, json_string_value(text), json_string_length(text), how,
-                         list, &reason) == STATUS_OK)
+    if (tokenizer_encode(server->model.tokenizer, json_string_value(text), json_string_length(text), how, list,
+                         &reason) == STATUS_OK)
         return true;
     return api_error_from(error, &reason);
 }
@@ -49,8 +49,7 @@ static bool read_ids(struct ask *ask, struct api_error *error) {
 
 static bool read_prompts(struct ask *ask, struct api_error *error) {
     const json_t *prompt = field_get(ask->body, "prompt");
-    if (prompt == NULL)
-        return field_refuse(error, "prompt", "expected a string or token ids");
+    if (prompt == NULL) return field_refuse(error, "prompt", "expected a string or token ids");
     if (ask->ids.count > 0) return read_ids(ask, error);
     const bool is_list = json_is_array(prompt) && is_list_of_prompts(prompt);
     const size_t count = is_list ? json_array_size(prompt) : 1;
@@ -69,8 +68,7 @@ static bool read_prompts(struct ask *ask, struct api_error *error) {
 
 static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
     int64_t top = 0;
-    if (field_get(ask->body, "logprobs") == NULL || json_is_false(field_get(ask->body, "logprobs")))
-        return true;
+    if (field_get(ask->body, "logprobs") == NULL || json_is_false(field_get(ask->body, "logprobs"))) return true;
     if (!field_integer(ask->body, "logprobs", 0, ASK_TOP_MAX, &top, error)) return false;
     ask->options.has_log_probabilities = true;
     ask->options.top_count = (size_t)top;
@@ -82,8 +80,7 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
 static bool check_echo(const struct ask *ask, struct api_error *error) {
     const size_t choices = ask->options.choices;
     uint64_t tokens = 0;
-    for (size_t i = 0; i < ask->choice_count; i += choices)
-        tokens += (uint64_t)ask->choices[i].prompt.count * choices;
+    for (size_t i = 0; i < ask->choice_count; i += choices) tokens += (uint64_t)ask->choices[i].prompt.count * choices;
     const uint64_t probabilities = tokens * (ask->options.top_count + 1);
     if (!ask->form.lists_prompt || probabilities <= ECHOED_MAX) return true;
     return api_error_set(error, 400, "echo",
@@ -118,8 +115,8 @@ static char *prompt_text(const struct ask_choice *choice, size_t *length) {
     const struct ask_choice *first = &ask->choices[choice->index - choice->index % ask->options.choices];
     char *text = NULL;
     *length = 0;
-    if (tokenizer_decode(ask->server->model.tokenizer, first->prompt.ids, first->prompt.count, false, &text,
-                         length, NULL) != STATUS_OK)
+    if (tokenizer_decode(ask->server->model.tokenizer, first->prompt.ids, first->prompt.count, false, &text, length,
+                         NULL) != STATUS_OK)
         return NULL;
     return text;
 }
@@ -131,8 +128,7 @@ static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token
     json_put(object, "text", text);
     json_put(object, "logprobs",
              ask->options.has_log_probabilities
-                 ? log_probabilities_completion(choice, token_first, choice->tokens.count,
-                                                &choice->sent.characters)
+                 ? log_probabilities_completion(choice, token_first, choice->tokens.count, &choice->sent.characters)
                  : json_null());
     openai_put_finish(object, choice, is_last);
     return object;
@@ -141,8 +137,8 @@ static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token
 /* What has come since the last frame. */
 static void send_new(struct ask *ask, struct ask_choice *choice, bool is_last) {
     const size_t from = choice->sent.content, token_first = choice->sent.tokens;
-    json_t *text = json_text(choice->content.bytes != NULL ? choice->content.bytes + from : "",
-                             choice->content.length - from);
+    json_t *text =
+        json_text(choice->content.bytes != NULL ? choice->content.bytes + from : "", choice->content.length - from);
     choice->sent.content = choice->content.length;
     json_t *object = choice_json(choice, text, token_first, is_last);
     choice->sent.tokens = choice->tokens.count;
@@ -152,8 +148,7 @@ static void send_new(struct ask *ask, struct ask_choice *choice, bool is_last) {
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
     (void)admission;
     if (!ask->form.echoes) return;
-    for (size_t i = 0; i < ask->choice_count;
-         i++) { /* their tokens come with the first frame of the answer */
+    for (size_t i = 0; i < ask->choice_count; i++) { /* their tokens come with the first frame of the answer */
         size_t length;
         char *text = prompt_text(&ask->choices[i], &length);
         if (text != NULL) (void)text_append(&ask->choices[i].content, text, length);
@@ -202,6 +197,4 @@ static const struct ask_family family = {.id_prefix = "cmpl-",
                                          .fail = openai_fail,
                                          .beat = beat};
 
-void completions_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void completions_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }

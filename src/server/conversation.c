@@ -51,8 +51,7 @@ static struct conversation_message *last(struct conversation *conversation) {
     return &conversation->messages[conversation->count - 1];
 }
 
-bool conversation_append(struct conversation *conversation, const char *text, size_t length,
-                         struct api_error *error) {
+bool conversation_append(struct conversation *conversation, const char *text, size_t length, struct api_error *error) {
     return conversation_message_append(last(conversation), text, length, error);
 }
 
@@ -83,8 +82,7 @@ bool conversation_think_on(struct conversation *conversation, const json_t *text
 bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
                                struct api_error *error) {
     char line[96];
-    if (conversation->is_newest)
-        return field_refuse(error, param, "found a part of type '%.40s', expected text", type);
+    if (conversation->is_newest) return field_refuse(error, param, "found a part of type '%.40s', expected text", type);
     /* Thoughts, and what others' tools did: the model would write such lines itself. */
     if (last(conversation)->role == CHAT_ASSISTANT) return true;
     snprintf(line, sizeof line, "[%.40s: left out, this model reads text]", type);
@@ -107,8 +105,8 @@ bool conversation_append_file(struct conversation *conversation, const json_t *p
     text_append(&text, document.text, document.length);
     text_add(&text, "\n\n");
     document_deinit(&document);
-    const bool appended = text.failed ? no_memory(error)
-                                      : conversation_append(conversation, text.bytes, text.length, error);
+    const bool appended =
+        text.failed ? no_memory(error) : conversation_append(conversation, text.bytes, text.length, error);
     text_deinit(&text);
     return appended;
 }
@@ -129,8 +127,7 @@ static bool append_part(struct conversation *conversation, const json_t *part, c
     bool is_file = false;
     if (!known && !conversation_append_file(conversation, part, param, &is_file, error)) return false;
     if (!known) return is_file || conversation_append_other(conversation, type, param, error);
-    if (!json_is_string(text))
-        return field_refuse(error, param, "found a part of type '%.40s' without its text", type);
+    if (!json_is_string(text)) return field_refuse(error, param, "found a part of type '%.40s' without its text", type);
     return conversation_append(conversation, json_string_value(text), json_string_length(text), error);
 }
 
@@ -138,8 +135,7 @@ bool conversation_append_content(struct conversation *conversation, const json_t
                                  struct api_error *error) {
     if (content == NULL || json_is_null(content)) return true;
     if (json_is_string(content))
-        return conversation_append(conversation, json_string_value(content), json_string_length(content),
-                                   error);
+        return conversation_append(conversation, json_string_value(content), json_string_length(content), error);
     if (!json_is_array(content))
         return field_refuse(error, param, "found %s, expected a string or a list of parts", json_kind(content));
     for (size_t i = 0; i < json_array_size(content); i++)
@@ -177,8 +173,8 @@ bool conversation_append_call(struct conversation *conversation, const char *nam
     }
     json_array_append_new(message->calls, json_pack("{s:O, s:O}", "name", quoted, "arguments", parsed));
     const bool appended =
-        append_word(conversation,
-                    last(conversation)->content.length > 0 ? "\n<tool_call>\n" : "<tool_call>\n", error) &&
+        append_word(conversation, last(conversation)->content.length > 0 ? "\n<tool_call>\n" : "<tool_call>\n",
+                    error) &&
         append_word(conversation, "{\"name\": ", error) && append_json(conversation, quoted, error) &&
         append_word(conversation, ", \"arguments\": ", error) && append_json(conversation, parsed, error) &&
         append_word(conversation, "}\n</tool_call>", error);
@@ -194,8 +190,7 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
     struct conversation_message *message = last(conversation);
     message->is_tool_result = true;
     conversation->is_newest = false;
-    struct conversation_span *grown =
-        realloc(message->results, (message->result_count + 1) * sizeof *message->results);
+    struct conversation_span *grown = realloc(message->results, (message->result_count + 1) * sizeof *message->results);
     if (grown == NULL) return no_memory(error);
     message->results = grown;
     if (!append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error)) return false;

@@ -35,7 +35,7 @@ struct conversation_message {
 struct conversation {
     struct conversation_message *messages; /* [count] owned */
     size_t count, capacity;
-    bool is_newest; /* what is read now is the newest turn of the user: what is no text is refused there alone */
+    bool is_newest;   /* what is read now is the newest turn of the user: what is no text is refused there alone */
     json_t *thoughts; /* owned: of the assistant's message that comes next; NULL: none */
     json_t *tools;    /* owned; NULL: none */
     /* The template's switches (conversation_request.c). */
@@ -56,8 +56,7 @@ bool conversation_message_append(struct conversation_message *message, const cha
 /* A new message. */
 bool conversation_add(struct conversation *conversation, enum chat_role role, struct api_error *error);
 /* More text for the last message. */
-bool conversation_append(struct conversation *conversation, const char *text, size_t length,
-                         struct api_error *error);
+bool conversation_append(struct conversation *conversation, const char *text, size_t length, struct api_error *error);
 /* A string, or a list of parts {type: text, text}; param names it in messages.  Of another part (an image, a file) a
  * line says that it was there, but for the assistant's: a session goes on after it.  In the newest turn it is
  * refused. */
@@ -65,8 +64,8 @@ bool conversation_append_content(struct conversation *conversation, const json_t
                                  struct api_error *error);
 /* A part that is a file in base64 (file_part.h): a mark with its name, its text, and an empty line.  One that cannot be
  * read is refused in the newest turn, and told of as others are in an earlier one.  *is_file false: it is none. */
-bool conversation_append_file(struct conversation *conversation, const json_t *part, const char *param,
-                              bool *is_file, struct api_error *error);
+bool conversation_append_file(struct conversation *conversation, const json_t *part, const char *param, bool *is_file,
+                              struct api_error *error);
 /* For a part of this type that is no text; false: it is refused. */
 bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
                                struct api_error *error);

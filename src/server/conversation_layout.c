@@ -21,8 +21,7 @@ static bool begin_with_system(struct conversation *conversation, struct api_erro
 }
 
 /* Moves the text of message `from` to the end of message `to`, a paragraph of its own. */
-static bool join(struct conversation_message *to, struct conversation_message *from,
-                 struct api_error *error) {
+static bool join(struct conversation_message *to, struct conversation_message *from, struct api_error *error) {
     const bool joined = (to->content.length == 0 || conversation_message_append(to, "\n\n", 2, error)) &&
                         conversation_message_append(to, from->content.bytes, from->content.length, error);
     conversation_message_deinit(from);
@@ -121,8 +120,8 @@ static json_t *more_of(const struct conversation_message *message, json_t *calls
 }
 
 static bool encode_as_text(struct conversation *conversation, const struct chat_template *chat,
-                           const struct tokenizer *tokenizer, struct token_list *list,
-                           bool tells_tools, struct api_error *error) {
+                           const struct tokenizer *tokenizer, struct token_list *list, bool tells_tools,
+                           struct api_error *error) {
     if (conversation->tools != NULL && !append_tools(conversation, error)) return false;
     if (chat_template_takes_turns(chat) && !merge_neighbours(conversation, error)) return false;
     struct chat_message *messages = calloc(conversation->count, sizeof *messages);
@@ -184,8 +183,8 @@ static void show_results(struct shown *shown, const struct conversation_message 
         make_id(id, first + shown->answered++);
         shown->messages[shown->count] =
             message_of(CHAT_TOOL, message->content.bytes + span->begin, span->end - span->begin);
-        shown->more[shown->count++] = json_pack("{s:s, s:s}", "tool_call_id", id, "name",
-                                                name != NULL ? json_string_value(name) : "tool");
+        shown->more[shown->count++] =
+            json_pack("{s:s, s:s}", "tool_call_id", id, "name", name != NULL ? json_string_value(name) : "tool");
     }
     /* What the user says behind the results. */
     static const char end[] = "\n</tool_response>";
@@ -213,14 +212,13 @@ static enum status encode_shown(const struct conversation *conversation, const s
         else if (message->result_count > 0)
             show_results(&shown, message);
         else {
-            shown.messages[shown.count] =
-                message_of(message->role, message->content.bytes, message->content.length);
+            shown.messages[shown.count] = message_of(message->role, message->content.bytes, message->content.length);
             shown.more[shown.count++] = more_of(message, NULL);
         }
     }
     if (status == STATUS_OK)
-        status = lay_out(conversation, chat, tokenizer, shown.messages, (const json_t *const *)shown.more,
-                         shown.count, conversation->tools, ending, list, reason);
+        status = lay_out(conversation, chat, tokenizer, shown.messages, (const json_t *const *)shown.more, shown.count,
+                         conversation->tools, ending, list, reason);
     for (size_t i = 0; i < shown.count; i++) json_decref(shown.more[i]);
     free(shown.more);
     free(shown.messages);
@@ -228,8 +226,7 @@ static enum status encode_shown(const struct conversation *conversation, const s
 }
 
 bool conversation_encode(struct conversation *conversation, const struct chat_template *chat,
-                         const struct tokenizer *tokenizer, struct token_list *list,
-                         struct api_error *error) {
+                         const struct tokenizer *tokenizer, struct token_list *list, struct api_error *error) {
     if (chat == NULL)
         return api_error_set(error, 400, NULL,
                              "the model has no chat template: loam serve --chat-template NAME gives it one");
@@ -238,12 +235,10 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
     if (chat_template_wants_system_first(chat) && !gather_system(conversation, error)) return false;
     bool has_calls = conversation->tools != NULL;
     for (size_t i = 0; i < conversation->count; i++)
-        has_calls = has_calls || conversation->messages[i].calls != NULL ||
-                    conversation->messages[i].result_count > 0;
+        has_calls = has_calls || conversation->messages[i].calls != NULL || conversation->messages[i].result_count > 0;
     struct error reason;
     if (has_calls && chat_template_shows_calls(chat)) {
-        const enum status status =
-            encode_shown(conversation, chat, tokenizer, &conversation->ending, list, &reason);
+        const enum status status = encode_shown(conversation, chat, tokenizer, &conversation->ending, list, &reason);
         conversation->syntax = chat_template_syntax(chat);
         if (status == STATUS_OK) return true;
         /* A history that the template has no form for (a result whose call was left out ...) is told as text. */

@@ -33,8 +33,8 @@ void tool_wish_add(struct tool_wish *wish, const json_t *tool, const char *param
     json_array_append_new(wish->tools, made);
 }
 
-static bool read_tools(struct conversation_request *request, const struct conversation_form *form,
-                       const json_t *body, struct api_error *error) {
+static bool read_tools(struct conversation_request *request, const struct conversation_form *form, const json_t *body,
+                       struct api_error *error) {
     struct tool_wish wish = {0};
     bool read = form->read_tools(&wish, body, error) &&
                 (wish.tools == NULL || conversation_add_tools(&request->conversation, wish.tools, error)) &&
@@ -64,8 +64,7 @@ static bool read_variables(struct conversation *conversation, const json_t *body
     if (given == NULL) return true;
     json_decref(conversation->variables);
     conversation->variables = json_copy((json_t *)given);
-    if (conversation->variables == NULL)
-        return api_error_set(error, 503, NULL, "no memory for the conversation");
+    if (conversation->variables == NULL) return api_error_set(error, 503, NULL, "no memory for the conversation");
     const json_t *thinks = json_object_get(given, "enable_thinking");
     if (thinks == NULL) thinks = json_object_get(given, "thinking");
     if (json_is_boolean(thinks)) set_thinking(conversation, json_is_true(thinks));

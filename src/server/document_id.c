@@ -7,8 +7,7 @@ uint64_t document_id_of_path(const struct exchange *exchange, const char *suffix
     const char *path = exchange_path(exchange);
     const size_t before = sizeof folder - 1, after = strlen(suffix), length = strlen(path);
     uint64_t id = 0;
-    if (length <= before + after || memcmp(path, folder, before) != 0 ||
-        strcmp(path + length - after, suffix) != 0)
+    if (length <= before + after || memcmp(path, folder, before) != 0 || strcmp(path + length - after, suffix) != 0)
         return 0;
     const char *digits = path + before;
     const size_t count = length - before - after;
@@ -20,6 +19,4 @@ uint64_t document_id_of_path(const struct exchange *exchange, const char *suffix
     return id;
 }
 
-void document_id_reply_none(struct exchange *exchange) {
-    exchange_refuse(exchange, 404, "there is no such document");
-}
+void document_id_reply_none(struct exchange *exchange) { exchange_refuse(exchange, 404, "there is no such document"); }

@@ -10,8 +10,8 @@ static bool not_found(uint64_t id, struct api_error *error) {
 }
 
 /* The text of tokens, control tokens included. */
-static bool decode(const struct server *server, const token_id *ids, size_t count, char **text,
-                   size_t *length, struct api_error *error) {
+static bool decode(const struct server *server, const token_id *ids, size_t count, char **text, size_t *length,
+                   struct api_error *error) {
     struct error reason;
     return tokenizer_decode(server->model.tokenizer, ids, count, true, text, length, &reason) == STATUS_OK ||
            api_error_from(error, &reason);
@@ -50,9 +50,8 @@ static bool cut(char *text, size_t *length, const char *frame, size_t frame_leng
     return true;
 }
 
-bool document_text_read(struct server *server, uint32_t key, uint64_t id,
-                        const struct conversation_message *system, char **text, size_t *length,
-                        struct api_error *error) {
+bool document_text_read(struct server *server, uint32_t key, uint64_t id, const struct conversation_message *system,
+                        char **text, size_t *length, struct api_error *error) {
     char owner[SERVICE_OWNER_MAX];
     struct error reason = {0};
     int32_t *tokens = NULL;
@@ -60,17 +59,16 @@ bool document_text_read(struct server *server, uint32_t key, uint64_t id,
     char *frame = NULL;
     size_t frame_length = 0;
     *text = NULL;
-    const enum status status = service_document_tokens(
-        server->model.service, server_owner(server, key, owner), id, &tokens, &count, &reason);
+    const enum status status =
+        service_document_tokens(server->model.service, server_owner(server, key, owner), id, &tokens, &count, &reason);
     if (status == STATUS_DOCUMENT) return not_found(id, error);
     if (status != STATUS_OK) return api_error_from(error, &reason);
     bool read = decode(server, tokens, (size_t)count, text, length, error) &&
                 read_frame(server, system, &frame, &frame_length, error);
     if (read && !cut(*text, length, frame, frame_length))
-        read =
-            api_error_set(error, 400, "documents",
-                          "document %llu: it is no uploaded text, or was read under another system message",
-                          (unsigned long long)id);
+        read = api_error_set(error, 400, "documents",
+                             "document %llu: it is no uploaded text, or was read under another system message",
+                             (unsigned long long)id);
     free(frame);
     free(tokens);
     return read;
@@ -91,22 +89,21 @@ static bool put_before(struct conversation_message *message, const struct conver
     message->content = (struct text){0};
     bool put = true;
     for (size_t i = 0; i < texts->count && put; i++)
-        put = conversation_append(&joined, texts->messages[i].content.bytes,
-                                  texts->messages[i].content.length, error) &&
-              conversation_append(&joined, "\n\n", 2, error);
+        put =
+            conversation_append(&joined, texts->messages[i].content.bytes, texts->messages[i].content.length, error) &&
+            conversation_append(&joined, "\n\n", 2, error);
     put = put && conversation_append(&joined, own, own_length, error);
     free(own);
     return put;
 }
 
-bool document_text_prepend(struct server *server, uint32_t key, const json_t *body,
-                           struct conversation *conversation, struct api_error *error) {
+bool document_text_prepend(struct server *server, uint32_t key, const json_t *body, struct conversation *conversation,
+                           struct api_error *error) {
     const json_t *ids;
     if (!field_array(body, "documents", DOCUMENTS_ASKED_MAX, &ids, error)) return false;
     if (json_array_size(ids) == 0) return true;
     struct conversation_message *message = first_of(conversation, CHAT_USER);
-    if (message == NULL)
-        return field_refuse(error, "documents", "there is no user's message to put them before");
+    if (message == NULL) return field_refuse(error, "documents", "there is no user's message to put them before");
     struct conversation texts = {0};
     bool read = true;
     for (size_t i = 0; i < json_array_size(ids) && read; i++) {
@@ -114,11 +111,10 @@ bool document_text_prepend(struct server *server, uint32_t key, const json_t *bo
         char *text = NULL;
         size_t length = 0;
         if (!json_is_integer(id) || json_integer_value(id) <= 0)
-            read =
-                api_error_set(error, 400, "documents", "'documents'[%zu]: expected the id of a document", i);
+            read = api_error_set(error, 400, "documents", "'documents'[%zu]: expected the id of a document", i);
         read = read &&
-               document_text_read(server, key, (uint64_t)json_integer_value(id),
-                                  first_of(conversation, CHAT_SYSTEM), &text, &length, error) &&
+               document_text_read(server, key, (uint64_t)json_integer_value(id), first_of(conversation, CHAT_SYSTEM),
+                                  &text, &length, error) &&
                conversation_add(&texts, CHAT_USER, error) && conversation_append(&texts, text, length, error);
         free(text);
     }

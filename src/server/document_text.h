@@ -12,9 +12,8 @@
 enum { DOCUMENTS_ASKED_MAX = 16 };
 
 /* The field `documents` of a body, [id ...]: their texts go before the first user's message, or to one of their own. */
-bool document_text_prepend(struct server *server, uint32_t key, const json_t *body,
-                           struct conversation *conversation, struct api_error *error);
+bool document_text_prepend(struct server *server, uint32_t key, const json_t *body, struct conversation *conversation,
+                           struct api_error *error);
 /* What the document says under this system message (its text; NULL: none); the caller frees *text. */
-bool document_text_read(struct server *server, uint32_t key, uint64_t id,
-                        const struct conversation_message *system, char **text, size_t *length,
-                        struct api_error *error);
+bool document_text_read(struct server *server, uint32_t key, uint64_t id, const struct conversation_message *system,
+                        char **text, size_t *length, struct api_error *error);

@@ -94,8 +94,7 @@ struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t
     copy_text(exchange->request.path, sizeof exchange->request.path, head->path);
     copy_text(exchange->request.query, sizeof exchange->request.query, head->query);
     copy_text(exchange->request.if_none_match, sizeof exchange->request.if_none_match, head->if_none_match);
-    snprintf(exchange->request.id, sizeof exchange->request.id, EXCHANGE_ID_FORMAT,
-             (unsigned long long)number);
+    snprintf(exchange->request.id, sizeof exchange->request.id, EXCHANGE_ID_FORMAT, (unsigned long long)number);
     exchange->request.begun_ns = exchange->response.written_ns = exchange->response.taken_ns = clock_ns();
     return exchange;
 }
@@ -150,9 +149,7 @@ const char *exchange_query(const struct exchange *exchange) { return exchange->r
 uint32_t exchange_key(const struct exchange *exchange) { return exchange->request.key; }
 const char *exchange_id(const struct exchange *exchange) { return exchange->request.id; }
 
-const char *exchange_if_none_match(const struct exchange *exchange) {
-    return exchange->request.if_none_match;
-}
+const char *exchange_if_none_match(const struct exchange *exchange) { return exchange->request.if_none_match; }
 
 static bool is_anthropic(const struct exchange *exchange) {
     return api_error_is_anthropic(exchange->request.path, strlen(exchange->request.path));
@@ -242,8 +239,7 @@ void exchange_set_work(struct exchange *exchange, const struct exchange_work *wo
     pthread_mutex_lock(&exchange->mutex);
     exchange->has_work = work != NULL;
     if (work != NULL) exchange->work = *work;
-    while (work == NULL && exchange->work_calls > 0)
-        pthread_cond_wait(&exchange->calls_done, &exchange->mutex);
+    while (work == NULL && exchange->work_calls > 0) pthread_cond_wait(&exchange->calls_done, &exchange->mutex);
     if (exchange->has_left) call_work(exchange, exchange->work.leave);
     pthread_mutex_unlock(&exchange->mutex);
 }
@@ -306,9 +302,8 @@ bool exchange_probe(struct exchange *exchange, uint64_t ended_ns) {
 }
 
 /* Takes bytes. */
-static void reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
-                  size_t length, const struct api_error *error, const struct exchange_header *headers,
-                  size_t header_count) {
+static void reply(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes, size_t length,
+                  const struct api_error *error, const struct exchange_header *headers, size_t header_count) {
     struct exchange_response *response = &exchange->response;
     pthread_mutex_lock(&exchange->mutex);
     const bool counts = response->state == RESPONSE_NONE;
@@ -336,14 +331,12 @@ void exchange_reply(struct exchange *exchange, unsigned http_status, const char 
     reply(exchange, http_status, content_type, bytes, length, NULL, NULL, 0);
 }
 
-void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type,
-                         char *bytes, size_t length, const struct exchange_header *headers,
-                         size_t header_count) {
+void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
+                         size_t length, const struct exchange_header *headers, size_t header_count) {
     reply(exchange, http_status, content_type, bytes, length, NULL, headers, header_count);
 }
 
-static void reply_json(struct exchange *exchange, unsigned http_status, json_t *value,
-                       const struct api_error *error) {
+static void reply_json(struct exchange *exchange, unsigned http_status, json_t *value, const struct api_error *error) {
     size_t length;
     char *text = json_line(value, &length);
     json_decref(value);
@@ -424,8 +417,7 @@ uint64_t exchange_waits_since(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     const bool owes = exchange->body.is_wanted && !exchange->body.is_whole &&
                       exchange->response.state == RESPONSE_NONE && held_bytes(&exchange->body.bytes) == 0;
-    uint64_t since_ns =
-        exchange->response.is_file && exchange->response.is_full ? exchange->response.taken_ns : 0;
+    uint64_t since_ns = exchange->response.is_file && exchange->response.is_full ? exchange->response.taken_ns : 0;
     if (owes) since_ns = exchange->body.moved_ns;
     pthread_mutex_unlock(&exchange->mutex);
     return since_ns;
@@ -447,8 +439,7 @@ void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *
 }
 
 const struct exchange_file *exchange_get_file(const struct exchange *exchange) {
-    return exchange->response.is_file ? &exchange->response.file
-                                      : NULL; /* set before the connection was woken */
+    return exchange->response.is_file ? &exchange->response.file : NULL; /* set before the connection was woken */
 }
 
 bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t length) {
@@ -509,8 +500,8 @@ static void fall_asleep(struct exchange *exchange, void *connection, void (*susp
     suspend(connection);
 }
 
-enum exchange_progress exchange_await(struct exchange *exchange, void *connection,
-                                      void (*suspend)(void *connection), exchange_wake *wake) {
+enum exchange_progress exchange_await(struct exchange *exchange, void *connection, void (*suspend)(void *connection),
+                                      exchange_wake *wake) {
     enum exchange_progress progress = EXCHANGE_WAITS;
     pthread_mutex_lock(&exchange->mutex);
     if (exchange->has_left)

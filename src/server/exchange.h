@@ -88,9 +88,8 @@ struct exchange_header {
     const char *name, *value;
 };
 /* The same with headers[header_count], which live as long as the server. */
-void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type,
-                         char *bytes, size_t length, const struct exchange_header *headers,
-                         size_t header_count);
+void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type, char *bytes,
+                         size_t length, const struct exchange_header *headers, size_t header_count);
 /* Takes the value; NULL (no memory) becomes 503. */
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value);
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
@@ -122,13 +121,7 @@ void exchange_set_work(struct exchange *exchange, const struct exchange_work *wo
 /* ---- the HTTP side and the watcher ---- */
 
 /* EXCHANGE_BEGINS: status 200 and application/json, as of exchange_probe; the body follows by exchange_read. */
-enum exchange_progress {
-    EXCHANGE_WAITS,
-    EXCHANGE_HAS_REPLY,
-    EXCHANGE_HAS_STREAM,
-    EXCHANGE_BEGINS,
-    EXCHANGE_LEFT
-};
+enum exchange_progress { EXCHANGE_WAITS, EXCHANGE_HAS_REPLY, EXCHANGE_HAS_STREAM, EXCHANGE_BEGINS, EXCHANGE_LEFT };
 enum { EXCHANGE_READ_END = -1, EXCHANGE_READ_LEFT = -2 };
 
 struct exchange_reply_view {
@@ -163,8 +156,8 @@ const struct exchange_file *exchange_get_file(const struct exchange *exchange);
 
 /* Where the exchange stands.  EXCHANGE_WAITS: `connection` was noted as asleep before this returns, after calling
  * suspend, and is woken once. */
-enum exchange_progress exchange_await(struct exchange *exchange, void *connection,
-                                      void (*suspend)(void *connection), exchange_wake *wake);
+enum exchange_progress exchange_await(struct exchange *exchange, void *connection, void (*suspend)(void *connection),
+                                      exchange_wake *wake);
 struct exchange_reply_view exchange_take_reply(struct exchange *exchange);
 /* Bytes copied; 0: none yet, and the connection is suspended as above. */
 int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, void *connection,

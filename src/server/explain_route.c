@@ -66,8 +66,7 @@ static enum status allow_next(void *context, float *logits, size_t vocabulary_si
     return STATUS_OK;
 }
 
-static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *context),
-                 void *pauses_context) {
+static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *context), void *pauses_context) {
     return explain_work(context, sequence_kv(sequence), pauses, pauses_context);
 }
 
@@ -81,9 +80,7 @@ static void send_progress(struct ask *ask, bool reads, size_t done, size_t total
     (void)sse_send(ask->exchange, NULL, object);
 }
 
-static void reading_progress(struct ask *ask, size_t done, size_t total) {
-    send_progress(ask, true, done, total);
-}
+static void reading_progress(struct ask *ask, size_t done, size_t total) { send_progress(ask, true, done, total); }
 
 static enum status count_picked(void *context, int32_t token, struct error *error) {
     struct explaining *e = context;
@@ -109,11 +106,10 @@ static void beat(struct ask *ask) {
 
 static bool add_source(struct explaining *e, const char *name, const char *bytes, size_t length,
                        struct api_error *error) {
-    if (e->source_count == SOURCES_MAX)
-        return field_refuse(error, "sources", "expected at most %d", SOURCES_MAX);
+    if (e->source_count == SOURCES_MAX) return field_refuse(error, "sources", "expected at most %d", SOURCES_MAX);
     struct source *source = &e->sources[e->source_count];
-    *source = (struct source){
-        .name = name != NULL ? strdup(name) : NULL, .bytes = malloc(length + 1), .length = length};
+    *source =
+        (struct source){.name = name != NULL ? strdup(name) : NULL, .bytes = malloc(length + 1), .length = length};
     e->source_count++;
     if (source->bytes == NULL || (name != NULL && source->name == NULL)) return no_memory(error);
     memcpy(source->bytes, bytes, length);
@@ -167,8 +163,8 @@ static bool add_documents(struct explaining *e, const struct conversation *conve
         free(text);
         if (!added) return false;
         e->sources[e->source_count - 1].document = id;
-        if (service_list_documents(server->model.service, server_owner(server, key, owner), see_document, e,
-                                   &reason) != STATUS_OK)
+        if (service_list_documents(server->model.service, server_owner(server, key, owner), see_document, e, &reason) !=
+            STATUS_OK)
             return api_error_from(error, &reason);
     }
     return true;
@@ -181,9 +177,8 @@ static bool read_sources(struct explaining *e, const struct conversation *conver
     if (json_array_size(sources) > 0) return add_given(e, sources, error);
     if (!add_documents(e, conversation, error)) return false;
     for (size_t i = 0; i < conversation->count; i++)
-        if (conversation->messages[i].role == CHAT_USER &&
-            !add_source(e, NULL, conversation->messages[i].content.bytes,
-                        conversation->messages[i].content.length, error))
+        if (conversation->messages[i].role == CHAT_USER && !add_source(e, NULL, conversation->messages[i].content.bytes,
+                                                                       conversation->messages[i].content.length, error))
             return false;
     return true;
 }
@@ -196,9 +191,8 @@ static bool take_answer(struct ask *ask, struct explaining *e, struct conversati
     if (last == NULL || last->role != CHAT_ASSISTANT || last->content.length == 0)
         return field_refuse(error, "messages", "expected the answer, of the assistant, as the last one");
     struct error reason;
-    const enum status status =
-        tokenizer_encode(ask->server->model.tokenizer, last->content.bytes, last->content.length,
-                         (struct tokenize_options){0}, &e->answer, &reason);
+    const enum status status = tokenizer_encode(ask->server->model.tokenizer, last->content.bytes, last->content.length,
+                                                (struct tokenize_options){0}, &e->answer, &reason);
     conversation_message_deinit(last);
     conversation->count--;
     return status == STATUS_OK || api_error_from(error, &reason);
@@ -213,8 +207,7 @@ static bool prepare(struct ask *ask, struct explaining *e, size_t prompt_count, 
     if (rows > context) return api_error_set_overflow(error, rows, context);
     if (e->answer.count > STEPS_MAX) e->answer.count = STEPS_MAX;
     if (e->answer.count > steps_max) e->answer.count = (size_t)steps_max;
-    if (explain_create(&e->explain, model->model, prompt_count, e->answer.count, model->in_tiers, &reason) !=
-        STATUS_OK)
+    if (explain_create(&e->explain, model->model, prompt_count, e->answer.count, model->in_tiers, &reason) != STATUS_OK)
         return api_error_from(error, &reason);
     e->mask = (struct logit_mask){.context = e, .apply = allow_next, .accept = count_picked};
     ask->form.mask = &e->mask;
@@ -238,14 +231,13 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     struct token_list prompt = {0};
     int64_t spans = SPANS_DEFAULT;
     e->ask = ask;
-    bool read =
-        field_flag(ask->body, "stream", &ask->options.streams, error) &&
-        field_integer(ask->body, "spans", 1, SPANS_MAX, &spans, error) &&
-        chat_messages_read(&conversation, ask->body, error) && take_answer(ask, e, &conversation, error) &&
-        read_sources(e, &conversation, error) &&
-        document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
-        conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
-        prepare(ask, e, prompt.count, error) && ask_set_prompts(ask, &prompt, 1, error);
+    bool read = field_flag(ask->body, "stream", &ask->options.streams, error) &&
+                field_integer(ask->body, "spans", 1, SPANS_MAX, &spans, error) &&
+                chat_messages_read(&conversation, ask->body, error) && take_answer(ask, e, &conversation, error) &&
+                read_sources(e, &conversation, error) &&
+                document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
+                conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
+                prepare(ask, e, prompt.count, error) && ask_set_prompts(ask, &prompt, 1, error);
     e->spans_max = (size_t)spans;
     token_list_deinit(&prompt);
     conversation_deinit(&conversation);
@@ -263,8 +255,7 @@ static json_t *span_json(const struct explaining *e, const struct explain_span *
     json_put_uint(object, "line", span->place.line);
     if (span->place.page > 0) json_put_uint(object, "page", span->place.page);
     if (span->place.chapter > 0) json_put_uint(object, "chapter", span->place.chapter);
-    if (span->place.name != NULL)
-        json_put(object, "file", json_text(span->place.name, span->place.name_length));
+    if (span->place.name != NULL) json_put(object, "file", json_text(span->place.name, span->place.name_length));
     json_put_uint(object, "begin", span->begin);
     json_put_uint(object, "end", span->end);
     json_put_number(object, "share", span->share);
@@ -273,8 +264,7 @@ static json_t *span_json(const struct explaining *e, const struct explain_span *
     return object;
 }
 
-static enum status find_spans(const struct ask *ask, struct explain_span **spans, size_t *count,
-                              struct error *error) {
+static enum status find_spans(const struct ask *ask, struct explain_span **spans, size_t *count, struct error *error) {
     const struct explaining *e = ask->data;
     const struct token_list *prompt = &ask->choices[0].prompt;
     struct explain_source sources[SOURCES_MAX];
@@ -297,8 +287,7 @@ static json_t *explanation_json(const struct ask *ask, const struct explain_span
     const struct explaining *e = ask->data;
     const struct service_figures *figures = &ask->choices[0].figures;
     json_t *object = json_object(), *list = json_array();
-    for (size_t i = 0; i < min_size(count, e->spans_max); i++)
-        json_array_append_new(list, span_json(e, &spans[i]));
+    for (size_t i = 0; i < min_size(count, e->spans_max); i++) json_array_append_new(list, span_json(e, &spans[i]));
     json_put(object, "object", json_string("loam.explanation"));
     json_put_uint(object, "prompt_tokens", figures->prompt_tokens);
     json_put_uint(object, "cached_tokens", figures->reused_tokens);

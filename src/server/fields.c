@@ -61,9 +61,8 @@ static void restore_integers(json_t *value);
 static json_t *restored(json_t *value) {
     const double number = json_real_value(value);
     if (!json_is_real(value)) restore_integers(value);
-    return json_is_real(value) && number == floor(number) && fabs(number) < 9e15
-               ? json_integer((json_int_t)number)
-               : NULL;
+    return json_is_real(value) && number == floor(number) && fabs(number) < 9e15 ? json_integer((json_int_t)number)
+                                                                                 : NULL;
 }
 
 /* Recursion ends: the depth was checked. */

@@ -57,14 +57,11 @@ static size_t decode(const char *text, size_t length, char *bytes) {
     return count;
 }
 
-static bool read_bytes(const char *bytes, size_t length, const char *name, const char *encoding,
-                       const char *param, struct document *document, struct api_error *error) {
+static bool read_bytes(const char *bytes, size_t length, const char *name, const char *encoding, const char *param,
+                       struct document *document, struct api_error *error) {
     static _Atomic int readers;
-    const struct document_source source = {.name = name,
-                                           .bytes = bytes,
-                                           .length = length,
-                                           .encoding = encoding,
-                                           .text_bytes_max = GUARD_BODY_BYTES_MAX};
+    const struct document_source source = {
+        .name = name, .bytes = bytes, .length = length, .encoding = encoding, .text_bytes_max = GUARD_BODY_BYTES_MAX};
     struct error reason = {0};
     bool read = false;
     if (atomic_fetch_add(&readers, 1) >= READERS_MAX) {
@@ -92,9 +89,8 @@ bool file_part_read(const json_t *data, const char *name, const char *encoding, 
     char *bytes = malloc(length / 4 * 3 + 4);
     if (bytes == NULL) return api_error_set(error, 503, param, "no memory for the file");
     const size_t count = decode(text, length, bytes);
-    const bool read = count != SIZE_MAX
-                          ? read_bytes(bytes, count, name, encoding, param, document, error)
-                          : field_refuse(error, param, "%s: expected base64", name);
+    const bool read = count != SIZE_MAX ? read_bytes(bytes, count, name, encoding, param, document, error)
+                                        : field_refuse(error, param, "%s: expected base64", name);
     free(bytes);
     return read;
 }

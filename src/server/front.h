@@ -57,8 +57,7 @@ struct front_options {
 struct front;
 
 /* Binds and listens.  Nothing is accepted before front_start. */
-enum status front_create(struct front **front, const struct front_options *options, struct error *error)
-    STATUS_CHECKED;
+enum status front_create(struct front **front, const struct front_options *options, struct error *error) STATUS_CHECKED;
 enum status front_start(struct front *front, struct error *error) STATUS_CHECKED;
 uint16_t front_port(const struct front *front);
 /* Closes the listening socket; connections go on. */

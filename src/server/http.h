@@ -28,8 +28,7 @@ struct http_options {
 };
 
 /* Listens; what connects waits until http_start. */
-enum status http_create(struct http **http, const struct http_options *options, struct error *error)
-    STATUS_CHECKED;
+enum status http_create(struct http **http, const struct http_options *options, struct error *error) STATUS_CHECKED;
 enum status http_start(struct http *http, struct error *error) STATUS_CHECKED;
 uint16_t http_port(const struct http *http);
 void http_close_listener(struct http *http);

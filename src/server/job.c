@@ -12,8 +12,7 @@ static enum status no_memory(struct error *error) {
     return error_set(error, STATUS_MEMORY, "no memory for the request");
 }
 
-static enum status check(const struct service *service, const struct service_request *request,
-                         struct error *error) {
+static enum status check(const struct service *service, const struct service_request *request, struct error *error) {
     if (request->prompt_count == 0) return error_set(error, STATUS_USAGE, "the prompt is empty");
     if (request->prompt_count > service->context_size)
         return error_set(error, STATUS_USAGE, "the prompt has %zu tokens, the context holds %llu",
@@ -29,8 +28,7 @@ static enum status check(const struct service *service, const struct service_req
         return error_set(error, STATUS_USAGE, "%zu stop strings: expected at most %d", request->stop_count,
                          SERVICE_STOPS_MAX);
     for (size_t i = 0; i < request->stop_count; i++)
-        if (request->stops[i][0] == '\0')
-            return error_set(error, STATUS_USAGE, "stop string %zu is empty", i);
+        if (request->stops[i][0] == '\0') return error_set(error, STATUS_USAGE, "stop string %zu is empty", i);
     if (request->owner != NULL && strlen(request->owner) >= SERVICE_OWNER_MAX)
         return error_set(error, STATUS_USAGE, "owner: %zu bytes, expected at most %d", strlen(request->owner),
                          SERVICE_OWNER_MAX - 1);
@@ -64,8 +62,8 @@ static enum status copy_prompt(struct job *job, const struct service_request *re
 }
 
 /* The sampler is made at once, so that a wrong parameter is told at once; the sequence comes with the slot. */
-static enum status copy_sampling(struct job *job, const struct service *service,
-                                 const struct service_request *request, struct error *error) {
+static enum status copy_sampling(struct job *job, const struct service *service, const struct service_request *request,
+                                 struct error *error) {
     job->request.sampling = request->sampling;
     if (request->greedy) job->request.sampling = (struct sampler_options){.top_p = 1, .repeat_penalty = 1};
     job->answer.seed = job->request.sampling.seed;
@@ -98,8 +96,7 @@ static enum status job_init(struct job *job, struct service *service, const stru
     job->request.top_count = request->top_count;
     job->request.priority = request->priority;
     job->request.observer = request->observer;
-    snprintf(job->request.owner, sizeof job->request.owner, "%s",
-             request->owner != NULL ? request->owner : "");
+    snprintf(job->request.owner, sizeof job->request.owner, "%s", request->owner != NULL ? request->owner : "");
     snprintf(job->request.document_name, sizeof job->request.document_name, "%s",
              request->document_name != NULL ? request->document_name : "");
     job->answer.sink = take_text;
@@ -134,8 +131,7 @@ enum status job_create(struct job **job, struct service *service, const struct s
 }
 
 void job_destroy(struct job *job) {
-    for (size_t i = 0; i < job->request.generation.stop_count; i++)
-        free((char *)job->request.generation.stops[i]);
+    for (size_t i = 0; i < job->request.generation.stop_count; i++) free((char *)job->request.generation.stops[i]);
     free((void *)job->request.generation.stops);
     ASSERT(job->answer.sequence == NULL);
     answer_destroy(&job->answer);
@@ -190,8 +186,7 @@ bool job_awaits_disk(struct job *job, const struct service *service) {
         if (other->state == JOB_SAVE) return true;
         awaits = true;
     }
-    if (awaits && job->times.disk_deadline == 0)
-        job->times.disk_deadline = clock_seconds() + DISK_WAIT_SECONDS;
+    if (awaits && job->times.disk_deadline == 0) job->times.disk_deadline = clock_seconds() + DISK_WAIT_SECONDS;
     return awaits && clock_seconds() < job->times.disk_deadline;
 }
 
@@ -206,8 +201,7 @@ static void flush_relatives(struct service *service, const struct job *job) {
     }
     for (size_t i = 0; i < service->resident_count; i++) {
         const struct resident *resident = &service->residents[i];
-        if (shares_page(job, resident->owner, &resident->stored))
-            (void)!sequence_flush(resident->sequence, &ignored);
+        if (shares_page(job, resident->owner, &resident->stored)) (void)!sequence_flush(resident->sequence, &ignored);
     }
 }
 
@@ -256,8 +250,7 @@ enum status job_take(struct job *job, struct service *service, const float *logi
     if (count == 0) job->times.first_token = clock_seconds();
     service->statistics.tokens.answer++;
     if (job->request.log_probabilities) {
-        token.log_probability =
-            sampler_top_of(logits, service->vocabulary_size, id, job->top, job->request.top_count);
+        token.log_probability = sampler_top_of(logits, service->vocabulary_size, id, job->top, job->request.top_count);
         token.top = job->top;
         token.top_count = job->request.top_count;
     }
@@ -282,14 +275,12 @@ static void count_down(struct service *service) {
 
 void job_tell_progress(struct job *job) {
     const struct service_listener *listener = &job->client.listener;
-    if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress.done < job->progress.told)
-        return;
+    if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress.done < job->progress.told) return;
     job->progress.told = job->progress.done;
     listener->progress(listener->context, job->progress.done, job->request.prompt_count);
 }
 
-void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,
-                   const struct error *error) {
+void job_tell_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
     double now = clock_seconds();
     struct service_done done = {.reason = reason, .was_admitted = job->was_admitted, .notice = ""};
     if (error != NULL) done.error = *error;
@@ -337,8 +328,7 @@ void job_leave_running(struct service *service, struct job *job) {
     running->count--;
 }
 
-void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
-                     const struct error *error) {
+void job_end_running(struct service *service, struct job *job, enum stop_reason reason, const struct error *error) {
     struct error ignored;
     pthread_mutex_lock(&service->shared.mutex);
     job_leave_running(service, job);
@@ -350,8 +340,7 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
 }
 
 void job_fail_running(struct service *service, struct job *job, const struct error *error) {
-    job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
-                    error);
+    job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED, error);
 }
 
 bool job_end_saved(struct service *service, bool waits) {

@@ -30,9 +30,7 @@ json_t *json_text(const char *bytes, size_t length) { return repaired(bytes, len
 /* 0xff is in no character. */
 json_t *json_text_without_zeros(const char *bytes, size_t length) { return repaired(bytes, length, '\xff'); }
 
-void json_put(json_t *object, const char *key, json_t *value) {
-    (void)json_object_set_new(object, key, value);
-}
+void json_put(json_t *object, const char *key, json_t *value) { (void)json_object_set_new(object, key, value); }
 
 void json_put_uint(json_t *object, const char *key, uint64_t value) {
     json_put(object, key, json_integer((json_int_t)value));
@@ -42,8 +40,7 @@ void json_put_number(json_t *object, const char *key, double value) {
     json_put(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
-void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table,
-                       const void *values) {
+void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table, const void *values) {
     char key[64];
     for (size_t i = 0; i < table->count; i++) {
         const struct counter *row = &table->rows[i];

@@ -17,8 +17,7 @@ void json_put_uint(json_t *object, const char *key, uint64_t value);
 /* NaN and infinities become null. */
 void json_put_number(json_t *object, const char *key, double value);
 /* A key for each row of the table, behind the prefix. */
-void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table,
-                       const void *values);
+void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table, const void *values);
 
 /* The text of a value on one line, newly allocated; NULL: no memory. */
 char *json_line(const json_t *value, size_t *length);

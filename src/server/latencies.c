@@ -15,8 +15,7 @@ void latencies_note(struct latencies *latencies, const struct service_figures *f
     add(&latencies->queue, figures->queue_seconds);
     if (figures->answer_tokens > 0) add(&latencies->first_token, first);
     if (figures->answer_tokens > 1)
-        add(&latencies->between_tokens,
-                      figures->decode_seconds / (double)(figures->answer_tokens - 1));
+        add(&latencies->between_tokens, figures->decode_seconds / (double)(figures->answer_tokens - 1));
     add(&latencies->whole, first + figures->decode_seconds);
     const uint64_t tokens = figures->prompt_tokens + figures->answer_tokens;
     uint64_t seen = atomic_load(&latencies->tokens_max);

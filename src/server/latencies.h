@@ -15,7 +15,6 @@ struct histogram {
     _Atomic uint64_t sum_ns;
 };
 
-
 struct latencies {
     struct histogram queue, first_token, between_tokens, whole;
     _Atomic uint64_t tokens_max; /* of a request, prompt and answer */

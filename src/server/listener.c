@@ -27,8 +27,7 @@ static enum status open_address(struct listener *listener, const char *host, uin
     listener->socket = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (listener->socket < 0) return error_set_os(error, STATUS_IO, errno, "--host %s", host);
     (void)setsockopt(listener->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listener->socket, address->ai_addr, address->ai_addrlen) != 0 ||
-        listen(listener->socket, BACKLOG) != 0)
+    if (bind(listener->socket, address->ai_addr, address->ai_addrlen) != 0 || listen(listener->socket, BACKLOG) != 0)
         return error_set_os(error, STATUS_IO, errno, "cannot listen on %s port %u", host, port);
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound;
@@ -39,10 +38,8 @@ static enum status open_address(struct listener *listener, const char *host, uin
     return STATUS_OK;
 }
 
-static enum status open_name(struct listener *listener, const char *host, uint16_t port,
-                             struct error *error) {
-    const struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+static enum status open_name(struct listener *listener, const char *host, uint16_t port, struct error *error) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
     char text[8];
     snprintf(text, sizeof text, "%u", port);
@@ -88,8 +85,7 @@ static enum status bind_file(struct listener *listener, const char *path, const 
         is_bound = bind(listener->socket, any, sizeof *address) == 0;
     }
     struct stat made;
-    if (!is_bound || lstat(path, &made) != 0)
-        return error_set_os(error, STATUS_IO, errno, "cannot listen on %s", path);
+    if (!is_bound || lstat(path, &made) != 0) return error_set_os(error, STATUS_IO, errno, "cannot listen on %s", path);
     listener->path = path;
     listener->device = made.st_dev;
     listener->inode = made.st_ino;

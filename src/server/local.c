@@ -23,10 +23,8 @@ struct server_asked *server_ask(struct server *server, const struct server_quest
 struct server_answer server_take_answer(struct server_asked *asked) {
     struct exchange *exchange = (struct exchange *)asked;
     const struct exchange_reply_view reply = exchange_take_reply(exchange);
-    return (struct server_answer){.http_status = reply.http_status,
-                                  .id = exchange_id(exchange),
-                                  .bytes = reply.bytes,
-                                  .length = reply.length};
+    return (struct server_answer){
+        .http_status = reply.http_status, .id = exchange_id(exchange), .bytes = reply.bytes, .length = reply.length};
 }
 
 void server_forget(struct server_asked *asked) {

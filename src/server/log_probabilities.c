@@ -35,8 +35,7 @@ static json_t *top_object(const struct tokenizer *tokenizer, const struct ask_to
     return object;
 }
 
-json_t *log_probabilities_completion(const struct ask_choice *choice, size_t first, size_t end,
-                                     size_t *characters) {
+json_t *log_probabilities_completion(const struct ask_choice *choice, size_t first, size_t end, size_t *characters) {
     const struct ask *ask = choice->ask;
     const struct tokenizer *tokenizer = ask->server->model.tokenizer;
     json_t *tokens = json_array(), *own = json_array(), *top = json_array(), *offsets = json_array();
@@ -44,9 +43,8 @@ json_t *log_probabilities_completion(const struct ask_choice *choice, size_t fir
         const struct ask_token *token = &choice->tokens.items[i];
         json_array_append_new(tokens, token_text_json(tokenizer, token->id));
         json_array_append_new(own, token->has_log_probability ? number(token->log_probability) : json_null());
-        json_array_append_new(top, token->has_log_probability
-                                       ? top_object(tokenizer, token, ask->options.top_count)
-                                       : json_null());
+        json_array_append_new(top, token->has_log_probability ? top_object(tokenizer, token, ask->options.top_count)
+                                                              : json_null());
         json_array_append_new(offsets, json_integer((json_int_t)*characters));
         *characters += token_character_count(tokenizer, token->id);
     }
@@ -75,8 +73,7 @@ json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, si
         json_t *entry = chat_entry(tokenizer, token->id, token->log_probability), *top = json_array();
         for (size_t t = 0; t < token->top_count && t < ask->options.top_count; t++)
             if (token->top[t].id >= 0)
-                json_array_append_new(top,
-                                      chat_entry(tokenizer, token->top[t].id, token->top[t].log_probability));
+                json_array_append_new(top, chat_entry(tokenizer, token->top[t].id, token->top[t].log_probability));
         json_put(entry, "top_logprobs", top);
         json_array_append_new(content, entry);
     }

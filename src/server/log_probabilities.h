@@ -8,7 +8,6 @@
 
 /* {tokens, token_logprobs, top_logprobs, text_offset} of tokens [first, end).  *characters: of the tokens before, and
  * then of these too. */
-json_t *log_probabilities_completion(const struct ask_choice *choice, size_t first, size_t end,
-                                     size_t *characters);
+json_t *log_probabilities_completion(const struct ask_choice *choice, size_t first, size_t end, size_t *characters);
 /* {content: [{token, logprob, bytes, top_logprobs}]} */
 json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, size_t end);

@@ -28,8 +28,7 @@ struct reading {
 };
 
 /* The owner's sequence that runs, or else the one that was used last. */
-static void read_map(void *context, struct engine *engine, const struct service_live *live,
-                     size_t live_count) {
+static void read_map(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
     struct reading *reading = context;
     const struct service_live *shown = NULL;
     for (size_t i = 0; i < live_count; i++) {

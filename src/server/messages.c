@@ -44,8 +44,8 @@ static bool append_search_result(struct conversation *conversation, const json_t
     static const char *const lines[] = {"title", "source"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         const json_t *line = field_get(block, lines[i]);
-        if (line != NULL && (!append_text(conversation, line, param, error) ||
-                             !conversation_append(conversation, "\n", 1, error)))
+        if (line != NULL &&
+            (!append_text(conversation, line, param, error) || !conversation_append(conversation, "\n", 1, error)))
             return false;
     }
     return append_content(conversation, json_object_get(block, "content"), param, error);
@@ -59,8 +59,7 @@ static bool append_block(struct conversation *conversation, const json_t *block,
     size_t length = 0;
     if (!json_is_object(block)) return wrong(error, param, "expected blocks of content");
     if (!field_text(block, "type", 64, &type, &length, error)) return false;
-    if (strcmp(type, "text") == 0)
-        return append_text(conversation, json_object_get(block, "text"), param, error);
+    if (strcmp(type, "text") == 0) return append_text(conversation, json_object_get(block, "text"), param, error);
     const json_t *source = json_object_get(block, "source"), *kind = json_object_get(source, "type");
     if (strcmp(type, "document") == 0 && json_is_string(kind) && strcmp(json_string_value(kind), "text") == 0)
         return append_text(conversation, json_object_get(source, "data"), param, error) &&
@@ -91,18 +90,17 @@ static bool read_result(struct conversation *conversation, const json_t *block, 
     struct conversation text = {0};
     bool read = conversation_add(&text, CHAT_USER, error) &&
                 append_content(&text, json_object_get(block, "content"), param, error);
-    json_t *whole =
-        read ? json_text(text.messages[0].content.bytes != NULL ? text.messages[0].content.bytes : "",
-                         text.messages[0].content.length)
-             : NULL;
+    json_t *whole = read ? json_text(text.messages[0].content.bytes != NULL ? text.messages[0].content.bytes : "",
+                                     text.messages[0].content.length)
+                         : NULL;
     read = read && conversation_add_result(conversation, whole, param, error);
     json_decref(whole);
     conversation_deinit(&text);
     return read;
 }
 
-static bool read_block(struct conversation *conversation, enum chat_role role, const json_t *block,
-                       bool *has_message, const char *param, struct api_error *error) {
+static bool read_block(struct conversation *conversation, enum chat_role role, const json_t *block, bool *has_message,
+                       const char *param, struct api_error *error) {
     const json_t *type = json_object_get(block, "type");
     const char *kind = json_is_string(type) ? json_string_value(type) : "";
     if (role == CHAT_USER && strcmp(kind, "tool_result") == 0) {
@@ -116,12 +114,10 @@ static bool read_block(struct conversation *conversation, enum chat_role role, c
     }
     if (!*has_message && !conversation_add(conversation, role, error)) return false;
     *has_message = true;
-    if (role != CHAT_ASSISTANT || strcmp(kind, "tool_use") != 0)
-        return append_block(conversation, block, param, error);
+    if (role != CHAT_ASSISTANT || strcmp(kind, "tool_use") != 0) return append_block(conversation, block, param, error);
     const json_t *name = json_object_get(block, "name");
     if (!json_is_string(name)) return wrong(error, param, "a tool_use without a name");
-    return conversation_append_call(conversation, json_string_value(name), json_object_get(block, "input"),
-                                    error);
+    return conversation_append_call(conversation, json_string_value(name), json_object_get(block, "input"), error);
 }
 
 static bool read_message(struct conversation *conversation, const json_t *message, size_t index, bool is_newest,
@@ -140,13 +136,11 @@ static bool read_message(struct conversation *conversation, const json_t *messag
         return wrong(error, param, "expected a role: user or assistant");
     conversation->is_newest = is_newest;
     if (!json_is_array(content) || json_array_size(content) == 0)
-        return conversation_add(conversation, role, error) &&
-               append_content(conversation, content, param, error);
+        return conversation_add(conversation, role, error) && append_content(conversation, content, param, error);
     bool has_message = false;
     for (size_t i = 0; i < json_array_size(content); i++) {
         conversation->is_newest = is_newest;
-        if (!read_block(conversation, role, json_array_get(content, i), &has_message, param, error))
-            return false;
+        if (!read_block(conversation, role, json_array_get(content, i), &has_message, param, error)) return false;
     }
     return true;
 }
@@ -177,8 +171,8 @@ static bool read_messages(struct conversation *conversation, const json_t *body,
     bool read = field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error);
     if (read && json_array_size(messages) == 0) read = wrong(error, "messages", "expected at least one");
     if (read && system != NULL)
-        read = conversation_add(conversation, CHAT_SYSTEM, error) &&
-               append_content(conversation, system, "system", error);
+        read =
+            conversation_add(conversation, CHAT_SYSTEM, error) && append_content(conversation, system, "system", error);
     if (read && system != NULL && conversation->messages[0].content.length == 0)
         conversation_deinit(conversation); /* nothing but the line that was left out */
     const size_t newest = conversation_newest(messages);
@@ -373,9 +367,7 @@ static const struct ask_family family = {.id_prefix = "msg_",
                                          .fail = fail,
                                          .beat = beat};
 
-void messages_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void messages_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }
 
 void count_tokens_route(struct server *server, struct exchange *exchange) {
     json_t *body;

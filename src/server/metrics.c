@@ -18,8 +18,7 @@ static void put_head(struct page *page, const char *name, const char *type, cons
     text_format(&page->text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void put_metric(struct page *page, enum metric_kind kind, const char *name, const char *help,
-                       double value) {
+static void put_metric(struct page *page, enum metric_kind kind, const char *name, const char *help, double value) {
     put_head(page, name, kind == METRIC_COUNTER ? "counter" : "gauge", help);
     text_format(&page->text, "%s%s %.17g\n", name, page->label, value);
 }
@@ -33,8 +32,7 @@ static void put_labels(struct page *page, const char *own) {
         text_format(&page->text, "{%s}", own);
 }
 
-static void put_histogram(struct page *page, const char *name, const char *help,
-                          struct histogram *histogram) {
+static void put_histogram(struct page *page, const char *name, const char *help, struct histogram *histogram) {
     uint64_t count = 0;
     char own[40], bucket[96];
     put_head(page, name, "histogram", help);
@@ -50,8 +48,7 @@ static void put_histogram(struct page *page, const char *name, const char *help,
     text_format(&page->text, "%s", bucket);
     put_labels(page, "le=\"+Inf\"");
     text_format(&page->text, " %llu\n", (unsigned long long)count);
-    text_format(&page->text, "%s_sum%s %.9g\n", name, page->label,
-                (double)atomic_load(&histogram->sum_ns) * 1e-9);
+    text_format(&page->text, "%s_sum%s %.9g\n", name, page->label, (double)atomic_load(&histogram->sum_ns) * 1e-9);
     text_format(&page->text, "%s_count%s %llu\n", name, page->label, (unsigned long long)count);
 }
 
@@ -63,8 +60,7 @@ static void put_counters(struct page *page, const struct counter_table *table, c
         const struct counter *row = &table->rows[i];
         const bool is_total = row->kind == COUNTER_TOTAL;
         snprintf(name, sizeof name, "loam_%s%s%s", table->prefix, row->name, is_total ? "_total" : "");
-        put_metric(page, is_total ? METRIC_COUNTER : METRIC_GAUGE, name, row->help,
-                   counter_value(row, values));
+        put_metric(page, is_total ? METRIC_COUNTER : METRIC_GAUGE, name, row->help, counter_value(row, values));
     }
 }
 
@@ -88,8 +84,7 @@ static void put_latencies(struct page *page, struct latencies *latencies) {
     put_histogram(page, "loam_queue_seconds", "Until a request has a slot.", &latencies->queue);
     put_histogram(page, "loam_time_to_first_token_seconds", "From the request to its first token.",
                   &latencies->first_token);
-    put_histogram(page, "loam_time_between_tokens_seconds", "Of a request, on average.",
-                  &latencies->between_tokens);
+    put_histogram(page, "loam_time_between_tokens_seconds", "Of a request, on average.", &latencies->between_tokens);
     put_histogram(page, "loam_request_seconds", "From the request to its end.", &latencies->whole);
 }
 
@@ -98,23 +93,21 @@ static void put_latencies(struct page *page, struct latencies *latencies) {
 static void put_llama(struct page *page, const struct service_statistics *s, struct latencies *latencies) {
     put_metric(page, METRIC_COUNTER, "llamacpp:prompt_tokens_total", "Number of prompt tokens processed.",
                (double)s->tokens.prefill);
-    put_metric(page, METRIC_COUNTER, "llamacpp:prompt_seconds_total", "Prompt process time.",
-               s->prefill_seconds);
-    put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_total",
-               "Number of generation tokens processed.", (double)s->tokens.answer);
+    put_metric(page, METRIC_COUNTER, "llamacpp:prompt_seconds_total", "Prompt process time.", s->prefill_seconds);
+    put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_total", "Number of generation tokens processed.",
+               (double)s->tokens.answer);
     put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_seconds_total", "Predict process time.",
                s->decode_seconds);
     put_metric(page, METRIC_COUNTER, "llamacpp:n_decode_total", "Total number of decode calls.",
                (double)(s->steps + s->slices));
     put_metric(page, METRIC_GAUGE, "llamacpp:n_tokens_max", "Largest observed number of tokens of a request.",
                (double)atomic_load(&latencies->tokens_max));
-    put_metric(page, METRIC_GAUGE, "llamacpp:n_busy_slots_per_decode",
-               "Average number of sequences per step.",
+    put_metric(page, METRIC_GAUGE, "llamacpp:n_busy_slots_per_decode", "Average number of sequences per step.",
                s->steps > 0 ? (double)s->tokens.answer / (double)s->steps : 0);
     put_metric(page, METRIC_GAUGE, "llamacpp:prompt_tokens_seconds", "Prompt throughput in tokens a second.",
                s->levels.prefill_rate);
-    put_metric(page, METRIC_GAUGE, "llamacpp:predicted_tokens_seconds",
-               "Generation throughput in tokens a second.", s->levels.decode_rate);
+    put_metric(page, METRIC_GAUGE, "llamacpp:predicted_tokens_seconds", "Generation throughput in tokens a second.",
+               s->levels.decode_rate);
     put_metric(page, METRIC_GAUGE, "llamacpp:requests_processing", "Number of requests processing.",
                (double)(s->levels.prefilling + s->levels.decoding + s->levels.paused));
     put_metric(page, METRIC_GAUGE, "llamacpp:requests_deferred", "Number of requests deferred.",
@@ -130,38 +123,30 @@ static void put_vllm(struct page *page, const struct service_statistics *s, cons
         id[length++] = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '_' : *c;
     id[length] = '\0';
     snprintf(page->label, sizeof page->label, "{model_name=\"%s\"}", id);
-    const double capacity =
-        (double)service_context_size(model->service) * (double)service_parallel(model->service);
+    const double capacity = (double)service_context_size(model->service) * (double)service_parallel(model->service);
     put_metric(page, METRIC_GAUGE, "vllm:num_requests_running", "Requests with a slot.",
                (double)(s->levels.prefilling + s->levels.decoding + s->levels.paused));
     put_metric(page, METRIC_GAUGE, "vllm:num_requests_waiting", "Requests that wait for a slot.",
                (double)s->levels.queued);
-    put_metric(page, METRIC_GAUGE, "vllm:kv_cache_usage_perc",
-               "Tokens in memory, of what all slots can have.",
+    put_metric(page, METRIC_GAUGE, "vllm:kv_cache_usage_perc", "Tokens in memory, of what all slots can have.",
                (double)(s->levels.running_tokens + s->levels.resident_tokens) / capacity);
-    put_metric(page, METRIC_COUNTER, "vllm:prompt_tokens_total", "Tokens of prompts.",
-               (double)s->tokens.prompt);
-    put_metric(page, METRIC_COUNTER, "vllm:generation_tokens_total", "Tokens sampled.",
-               (double)s->tokens.answer);
+    put_metric(page, METRIC_COUNTER, "vllm:prompt_tokens_total", "Tokens of prompts.", (double)s->tokens.prompt);
+    put_metric(page, METRIC_COUNTER, "vllm:generation_tokens_total", "Tokens sampled.", (double)s->tokens.answer);
     put_metric(page, METRIC_COUNTER, "vllm:num_preemptions_total", "Preemptions.", (double)s->preemptions);
-    put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_queries_total", "Tokens of prompts.",
-               (double)s->tokens.prompt);
+    put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_queries_total", "Tokens of prompts.", (double)s->tokens.prompt);
     put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_hits_total", "Tokens of prompts that were reused.",
                (double)s->tokens.reused);
     put_head(page, "vllm:request_success_total", "counter", "Requests that ended, by why.");
     const uint64_t stopped = s->done[STOP_END] + s->done[STOP_STRING];
     const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT] + s->done[STOP_LOOP];
-    text_format(&page->text, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n",
-                id, (unsigned long long)stopped);
-    text_format(&page->text,
-                "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,
+    text_format(&page->text, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n", id,
+                (unsigned long long)stopped);
+    text_format(&page->text, "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,
                 (unsigned long long)cut);
     put_histogram(page, "vllm:time_to_first_token_seconds", "Time to first token.", &latencies->first_token);
-    put_histogram(page, "vllm:time_per_output_token_seconds", "Time between tokens.",
-                  &latencies->between_tokens);
+    put_histogram(page, "vllm:time_per_output_token_seconds", "Time between tokens.", &latencies->between_tokens);
     put_histogram(page, "vllm:request_queue_time_seconds", "Time in the queue.", &latencies->queue);
-    put_histogram(page, "vllm:e2e_request_latency_seconds", "From the request to its end.",
-                  &latencies->whole);
+    put_histogram(page, "vllm:e2e_request_latency_seconds", "From the request to its end.", &latencies->whole);
     page->label[0] = '\0';
 }
 
@@ -177,6 +162,5 @@ void metrics_route(struct server *server, struct exchange *exchange) {
         exchange_refuse(exchange, 503, "no memory for the metrics");
         return;
     }
-    exchange_reply(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", page.text.bytes,
-                   page.text.length);
+    exchange_reply(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", page.text.bytes, page.text.length);
 }

@@ -44,8 +44,7 @@ static json_t *model_json(const struct server *server) {
     json_put_number(object, "document_temperature", (double)model->about_documents); /* loam's page's */
     json_put_uint(meta, "n_vocab", config->vocabulary_size);
     json_put_uint(meta, "n_ctx", service_context_size(model->service));
-    json_put_uint(meta, "n_ctx_train",
-                  config->stretched_from > 0 ? config->stretched_from : config->context_length);
+    json_put_uint(meta, "n_ctx_train", config->stretched_from > 0 ? config->stretched_from : config->context_length);
     json_put_uint(meta, "n_embd", config->hidden_size);
     json_put_uint(meta, "n_params", model->parameter_count);
     json_put_uint(meta, "size", model->size_bytes);

@@ -92,8 +92,7 @@ void openai_end(struct ask *ask, const char *whole, json_t *(*choices)(struct as
         exchange_reply_json(ask->exchange, 200, last_object(ask, whole, choices(ask)));
         return;
     }
-    if (ask->options.includes_usage)
-        (void)sse_send(ask->exchange, NULL, last_object(ask, chunk, json_array()));
+    if (ask->options.includes_usage) (void)sse_send(ask->exchange, NULL, last_object(ask, chunk, json_array()));
     sse_send_done(ask->exchange);
 }
 

@@ -30,8 +30,7 @@ static bool is_behind(const struct job *job) {
 
 static bool is_stepper(const struct job *job) {
     if (job->state == JOB_SAVE || is_behind(job) || job_has_logits(job)) return false;
-    return job->state == JOB_DECODE ? !job->client.paused
-                                    : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
+    return job->state == JOB_DECODE ? !job->client.paused : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
 }
 
 /* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored.
@@ -49,8 +48,7 @@ static struct job *find_alone(struct service *service) {
     struct job *best = NULL;
     for (size_t i = 0; i < service->running.count; i++) {
         struct job *job = service->running.jobs[i];
-        if (is_stepper(job) && job_is_alone(job) &&
-            (best == NULL || job->times.computed < best->times.computed))
+        if (is_stepper(job) && job_is_alone(job) && (best == NULL || job->times.computed < best->times.computed))
             best = job;
     }
     return best;
@@ -66,8 +64,7 @@ static void note_progress(struct job *job) {
 static bool take_step(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
     struct answer *answer = &job->answer;
-    enum status status =
-        answer_note_stored(answer, job->tokens.ids[answer->stored.count], ORIGIN_STEP, &error);
+    enum status status = answer_note_stored(answer, job->tokens.ids[answer->stored.count], ORIGIN_STEP, &error);
     note_progress(job);
     bool known = answer->stored.count < job->tokens.count;
     if (known) service->statistics.tokens.recomputed++;
@@ -99,17 +96,16 @@ static void note_rows(void *context, const struct attention_event *event) {
         const struct kv_geometry kv = layer->kv;
         item.row_first = 0;
         observer->note(observer->context,
-                       &(struct attention_event){
-                           .layer_index = event->layer_index,
-                           .row_count = 1,
-                           .q = event->q + i * layer->head_count * kv.k_dimension,
-                           .k = event->k + i * kv.kv_head_count * kv.k_dimension,
-                           .v = event->v + i * kv.kv_head_count * kv.v_dimension,
-                           .attended = event->attended + i * layer->head_count * kv.v_dimension,
-                           .positions = event->positions + i,
-                           .items = &item,
-                           .sequences = event->sequences + i,
-                           .item_count = 1});
+                       &(struct attention_event){.layer_index = event->layer_index,
+                                                 .row_count = 1,
+                                                 .q = event->q + i * layer->head_count * kv.k_dimension,
+                                                 .k = event->k + i * kv.kv_head_count * kv.k_dimension,
+                                                 .v = event->v + i * kv.kv_head_count * kv.v_dimension,
+                                                 .attended = event->attended + i * layer->head_count * kv.v_dimension,
+                                                 .positions = event->positions + i,
+                                                 .items = &item,
+                                                 .sequences = event->sequences + i,
+                                                 .item_count = 1});
     }
 }
 
@@ -119,8 +115,8 @@ static bool are_observed(struct job *const *jobs, size_t count) {
     return false;
 }
 
-static enum status run_step(struct service *service, struct job *const *steppers, size_t count,
-                            const float **logits, struct error *error) {
+static enum status run_step(struct service *service, struct job *const *steppers, size_t count, const float **logits,
+                            struct error *error) {
     struct sequence *sequences[ENGINE_SEQUENCES_MAX];
     token_id tokens[ENGINE_SEQUENCES_MAX];
     struct observed_step observed = {.jobs = steppers, .config = engine_config(service->engine)};
@@ -135,8 +131,7 @@ static enum status run_step(struct service *service, struct job *const *steppers
     return status;
 }
 
-static void fail_all(struct service *service, struct job *const *jobs, size_t count,
-                     const struct error *error) {
+static void fail_all(struct service *service, struct job *const *jobs, size_t count, const struct error *error) {
     for (size_t i = 0; i < count; i++) job_fail_running(service, jobs[i], error);
 }
 
@@ -148,8 +143,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     enum status status = run_step(service, steppers, count, &logits, &error);
     double seconds = clock_seconds() - began;
     if (status != STATUS_OK) {
-        if (!service_repair(service, steppers, count, status, &error))
-            fail_all(service, steppers, count, &error);
+        if (!service_repair(service, steppers, count, status, &error)) fail_all(service, steppers, count, &error);
         return;
     }
     if (count == 1) draft_learn(&steppers[0]->answer.draft, 0, 0, seconds);
@@ -175,8 +169,7 @@ static void step_ahead(struct service *service, struct job *job, const token_id 
     const float *logits;
     struct error error = {.status = STATUS_OK};
     const double began = clock_seconds();
-    enum status status =
-        engine_step_ahead(service->engine, job->answer.sequence, tokens, count, &logits, &error);
+    enum status status = engine_step_ahead(service->engine, job->answer.sequence, tokens, count, &logits, &error);
     const double seconds = clock_seconds() - began;
     size_t kept = 1;
     if (status != STATUS_OK) {
@@ -227,8 +220,7 @@ static void step_alone(struct service *service) {
  * came together have their first tokens one after another, not all with the last; a short one does not wait for a long
  * one, nor a long one forever for short ones. */
 static double prompt_order(const struct service *service, const struct job *job, double now) {
-    const double rate =
-        service->statistics.levels.prefill_rate > 0 ? service->statistics.levels.prefill_rate : 1;
+    const double rate = service->statistics.levels.prefill_rate > 0 ? service->statistics.levels.prefill_rate : 1;
     const size_t wanted = job_wanted_tokens(job);
     const size_t left = wanted > job->progress.done ? wanted - job->progress.done : 0;
     return (double)left / rate - (now - job->times.admitted);
@@ -295,8 +287,7 @@ static bool slice_is_over(void *context) {
     slice->looked_at = now;
     pthread_mutex_lock(&service->shared.mutex);
     const bool leaves = service->shared.has_cancelled || service->shared.stopping;
-    const bool waits =
-        service->running.count > 1 || service->shared.queue != NULL || service->shared.callers != NULL;
+    const bool waits = service->running.count > 1 || service->shared.queue != NULL || service->shared.callers != NULL;
     pthread_mutex_unlock(&service->shared.mutex);
     return leaves || (waits && next >= slice->deadline);
 }
@@ -328,18 +319,16 @@ static enum status slice_each(void *context, uint64_t index, const float *logits
     if (listener->prompt_token == NULL) return STATUS_OK;
     size_t at = slice->first + (size_t)index;
     if (at == 0)
-        listener->prompt_token(listener->context, &(struct service_prompt_token){.id = job->tokens.ids[0],
-                                                                                 .log_probability = NAN});
+        listener->prompt_token(listener->context,
+                               &(struct service_prompt_token){.id = job->tokens.ids[0], .log_probability = NAN});
     if (at + 1 == job->request.prompt_count) return STATUS_OK;
     token_id id = job->tokens.ids[at + 1];
-    float probability =
-        sampler_top_of(logits, slice->service->vocabulary_size, id, job->top, job->request.top_count);
-    listener->prompt_token(listener->context,
-                           &(struct service_prompt_token){.index = at + 1,
-                                                          .id = id,
-                                                          .log_probability = probability,
-                                                          .top = job->top,
-                                                          .top_count = job->request.top_count});
+    float probability = sampler_top_of(logits, slice->service->vocabulary_size, id, job->top, job->request.top_count);
+    listener->prompt_token(listener->context, &(struct service_prompt_token){.index = at + 1,
+                                                                             .id = id,
+                                                                             .log_probability = probability,
+                                                                             .top = job->top,
+                                                                             .top_count = job->request.top_count});
     return STATUS_OK;
 }
 
@@ -372,8 +361,8 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
     if (logits != NULL && logits != job->logits && job->request.prompt_count >= KV_CHUNK_TOKENS &&
         job->request.priority != SERVICE_LOW)
-        prompt_logits_note(&service->prompts, job->request.owner, job->tokens.ids, job->request.prompt_count,
-                           logits, service->vocabulary_size);
+        prompt_logits_note(&service->prompts, job->request.owner, job->tokens.ids, job->request.prompt_count, logits,
+                           service->vocabulary_size);
     if (job->client.is_told) {
         job_end_running(service, job, STOP_INTERRUPTED, NULL);
         return;
@@ -394,8 +383,7 @@ static size_t stop_behind(const struct job *job, size_t first) {
     if (begun > 0 && job->sharing.awaited > 0)
         return first + begun; /* what is stored for others is committed at once */
     const size_t stop = job->sharing.stop > first && job->sharing.stop < end ? job->sharing.stop : end;
-    const bool is_turn =
-        job->request.drops_answer && job->request.turn_end > first && job->request.turn_end < stop;
+    const bool is_turn = job->request.drops_answer && job->request.turn_end > first && job->request.turn_end < stop;
     return is_turn ? job->request.turn_end : stop; /* it is saved up to there */
 }
 
@@ -403,11 +391,8 @@ static void prefill_slice(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
     size_t first = job->answer.stored.count, last = stop_behind(job, first), before = job->progress.done;
-    struct slice slice = {.service = service,
-                          .job = job,
-                          .first = first,
-                          .deadline = began + slice_seconds(service),
-                          .looked_at = began};
+    struct slice slice = {
+        .service = service, .job = job, .first = first, .deadline = began + slice_seconds(service), .looked_at = began};
     const struct prefill_request request = {.tokens = job->tokens.ids + first,
                                             .token_count = last - first,
                                             .tokens_after = run_end(job, first) - last,
@@ -470,8 +455,7 @@ static void observe_slice(struct service *service, struct job *job) {
     const struct service_observer *observer = &job->request.observer;
     job->observes = observer->work(observer->context, job->answer.sequence, slice_is_over, &slice);
     account_charge(service, job, clock_seconds() - began);
-    if (!job->observes && job->answer.stop != STOP_NONE)
-        job_end_running(service, job, job->answer.stop, NULL);
+    if (!job->observes && job->answer.stop != STOP_NONE) job_end_running(service, job, job->answer.stop, NULL);
 }
 
 /* ---- short prompts together ---- */
@@ -484,12 +468,10 @@ struct together {
 
 /* What is stored then is saved. */
 static bool ends_at(const struct job *job, size_t token_count) {
-    return token_count == job->sharing.stop ||
-           (job->request.drops_answer && token_count == job->request.turn_end);
+    return token_count == job->sharing.stop || (job->request.drops_answer && token_count == job->request.turn_end);
 }
 
-static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after,
-                bool is_step) {
+static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after, bool is_step) {
     together->jobs[together->count] = job;
     together->parts[together->count++] =
         (struct prefill_part){.sequence = job->answer.sequence,
@@ -594,16 +576,14 @@ static struct pass begin_pass(struct service *service, const struct together *to
     const double rate = service->statistics.levels.decode_rate;
     struct pass pass = {.service = service, .began = clock_seconds(), .deadline = INFINITY};
     if (rate > 0) pass.step_seconds = (double)together->step_count / rate;
-    if (find_steppers(service, steppers) > 0)
-        pass.deadline = pass.began + pass.step_seconds + slice_seconds(service);
+    if (find_steppers(service, steppers) > 0) pass.deadline = pass.began + pass.step_seconds + slice_seconds(service);
     return pass;
 }
 
 static bool has_left(struct service *service) {
     pthread_mutex_lock(&service->shared.mutex);
     bool left = service->shared.stopping;
-    for (size_t i = 0; i < service->running.count; i++)
-        left = left || service->running.jobs[i]->client.cancelled;
+    for (size_t i = 0; i < service->running.count; i++) left = left || service->running.jobs[i]->client.cancelled;
     pthread_mutex_unlock(&service->shared.mutex);
     return left;
 }
@@ -665,8 +645,7 @@ static void run_together(struct service *service, const struct together *togethe
     statistics->decode_seconds += row_seconds * (double)together->step_count;
     statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
     if (!pass.is_cut)
-        note_prompts(service, &service->rates.beside, prompt_rows,
-                     prompt_seconds(service, together, seconds));
+        note_prompts(service, &service->rates.beside, prompt_rows, prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
         const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;
@@ -682,8 +661,8 @@ static void run_together(struct service *service, const struct together *togethe
 
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_known(service) != NULL || find_steppers(service, steppers) > 0 ||
-           find_alone(service) != NULL || find_behind(service) != NULL || find_prompt(service) != NULL;
+    return find_known(service) != NULL || find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
+           find_behind(service) != NULL || find_prompt(service) != NULL;
 }
 
 /* Steps come last, whichever way the turn goes: the time between two tokens is that of one turn. */

@@ -14,12 +14,11 @@ void prompt_logits_deinit(struct prompt_logits *prompts) {
     for (size_t i = 0; i < PROMPT_LOGITS_MAX; i++) entry_deinit(&prompts->entries[i]);
 }
 
-static struct prompt_logits_entry *find(struct prompt_logits *prompts, const char *owner,
-                                        const token_id *tokens, size_t token_count) {
+static struct prompt_logits_entry *find(struct prompt_logits *prompts, const char *owner, const token_id *tokens,
+                                        size_t token_count) {
     for (size_t i = 0; i < PROMPT_LOGITS_MAX; i++) {
         struct prompt_logits_entry *entry = &prompts->entries[i];
-        if (entry->tokens == NULL || entry->token_count != token_count || strcmp(entry->owner, owner) != 0)
-            continue;
+        if (entry->tokens == NULL || entry->token_count != token_count || strcmp(entry->owner, owner) != 0) continue;
         if (memcmp(entry->tokens, tokens, token_count * sizeof *tokens) == 0) return entry;
     }
     return NULL;
@@ -32,8 +31,8 @@ static struct prompt_logits_entry *oldest(struct prompt_logits *prompts) {
     return oldest;
 }
 
-void prompt_logits_note(struct prompt_logits *prompts, const char *owner, const token_id *tokens,
-                        size_t token_count, const float *logits, size_t vocabulary_size) {
+void prompt_logits_note(struct prompt_logits *prompts, const char *owner, const token_id *tokens, size_t token_count,
+                        const float *logits, size_t vocabulary_size) {
     struct prompt_logits_entry *entry = find(prompts, owner, tokens, token_count);
     if (entry == NULL) entry = oldest(prompts);
     entry_deinit(entry);

@@ -28,8 +28,8 @@ struct prompt_logits {
 
 void prompt_logits_deinit(struct prompt_logits *prompts);
 /* Copies both.  The prompt that was asked longest ago goes.  Where memory lacks nothing is noted. */
-void prompt_logits_note(struct prompt_logits *prompts, const char *owner, const token_id *tokens,
-                        size_t token_count, const float *logits, size_t vocabulary_size);
+void prompt_logits_note(struct prompt_logits *prompts, const char *owner, const token_id *tokens, size_t token_count,
+                        const float *logits, size_t vocabulary_size);
 /* Of exactly this prompt of this owner, until the next note; NULL: there are none. */
 const float *prompt_logits_find(struct prompt_logits *prompts, const char *owner, const token_id *tokens,
                                 size_t token_count);

@@ -79,8 +79,7 @@ enum status service_need_engine(struct service *service, struct error *error) {
     if (service->engine != NULL && engine_device_state(service->engine, NULL) == STATUS_OK) return STATUS_OK;
     if (service->engine != NULL && service->options.make_engine != NULL) service_recover(service);
     if (service->engine != NULL) return STATUS_OK;
-    enum status status =
-        service->options.make_engine(service->options.make_engine_context, &service->engine, error);
+    enum status status = service->options.make_engine(service->options.make_engine_context, &service->engine, error);
     if (status != STATUS_OK) service->engine = NULL;
     return status;
 }
@@ -96,8 +95,7 @@ void service_recover(struct service *service) {
         job->answer.sequence = NULL;
         job->state = JOB_PREFILL;
     }
-    enum status made =
-        service->options.make_engine(service->options.make_engine_context, &service->engine, &error);
+    enum status made = service->options.make_engine(service->options.make_engine_context, &service->engine, &error);
     if (made != STATUS_OK) service->engine = NULL;
     for (size_t i = 0; i < service->running.count;) {
         struct job *job = service->running.jobs[i];

@@ -10,8 +10,7 @@
 static void remove_at(struct service *service, size_t index) {
     ASSERT(index < service->resident_count);
     struct resident *residents = service->residents;
-    memmove(residents + index, residents + index + 1,
-            (service->resident_count - index - 1) * sizeof *residents);
+    memmove(residents + index, residents + index + 1, (service->resident_count - index - 1) * sizeof *residents);
     service->resident_count--;
 }
 
@@ -90,8 +89,7 @@ void resident_unload_idle(struct service *service) {
     const double before = clock_seconds() - service->options.idle_ms * 1e-3;
     for (size_t i = service->resident_count; i > 0; i--) {
         struct resident *resident = &service->residents[i - 1];
-        if (resident->ticket != 0 || resident->used_seconds > before || !may_leave(service, resident))
-            continue;
+        if (resident->ticket != 0 || resident->used_seconds > before || !may_leave(service, resident)) continue;
         drop(service, i - 1);
         service->statistics.unloaded++;
         if (service->running.count + service->resident_count == 0) engine_give_back_memory(service->engine);
@@ -110,8 +108,7 @@ static size_t shared_tokens(const struct job *job, const struct resident *reside
     const struct sequence *sequence = resident->sequence;
     size_t limit = job_shareable_tokens(job);
     if (resident->ticket == 0) limit = min_size(limit, (size_t)sequence_whole_tokens(sequence));
-    while (shared < limit && shared < resident->stored.count &&
-           resident->stored.ids[shared] == job->tokens.ids[shared])
+    while (shared < limit && shared < resident->stored.count && resident->stored.ids[shared] == job->tokens.ids[shared])
         shared++;
     if (shared == resident->stored.count || resident->ticket != 0) return shared;
     return (size_t)sequence_cut_of(sequence, shared);
@@ -135,8 +132,8 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
 
 /* True where documents are saved and the job asks for another answer to a prompt whose last answer was not saved. */
 static bool is_asked_again(const struct job *job, const struct resident *resident, size_t shared) {
-    return job->logits != NULL && shared == job->request.prompt_count &&
-           !sequence_is_saved(resident->sequence) && sequence_cuts_at(resident->sequence, shared);
+    return job->logits != NULL && shared == job->request.prompt_count && !sequence_is_saved(resident->sequence) &&
+           sequence_cuts_at(resident->sequence, shared);
 }
 
 /* Whether the sequence may be cut back to what it shares with the job.  A sequence that is saved is not cut: the job
@@ -158,8 +155,7 @@ static bool may_take(const struct service *service, const struct job *job, size_
     if (goes_on(job, resident)) return true;
     if (strcmp(resident->owner, job->request.owner) != 0 || shared == 0) return false;
     /* What is uploaded becomes a document of that name, whatever was cancelled with the same prefix. */
-    if (job->request.document_name[0] != '\0' &&
-        strcmp(resident->document_name, job->request.document_name) != 0)
+    if (job->request.document_name[0] != '\0' && strcmp(resident->document_name, job->request.document_name) != 0)
         return false;
     return shared == resident->stored.count || may_cut(service, job, index, shared);
 }
@@ -215,8 +211,8 @@ enum resident_place resident_place_of(const struct service *service, const struc
 static bool adopt(struct service *service, struct job *job) {
     struct error ignored; /* it is destroyed, and the prompt attaches to what is saved */
     uint64_t kept = 0;
-    if (service->sequence_capacity > 1 || service->resident_count == 0 ||
-        job->request.prompt_log_probabilities || job->request.document_name[0] != '\0') /* that is saved */
+    if (service->sequence_capacity > 1 || service->resident_count == 0 || job->request.prompt_log_probabilities ||
+        job->request.document_name[0] != '\0') /* that is saved */
         return false;
     const struct resident *resident = &service->residents[0];
     if (resident->ticket != 0 || strcmp(resident->owner, job->request.owner) != 0) return false;
@@ -253,8 +249,7 @@ static void consider(struct lender *best, const struct job *job, const struct se
     const size_t whole = min_size(stored->count, (size_t)sequence_whole_tokens(sequence)),
                  limit = min_size(job_shareable_tokens(job), whole);
     size_t common = 0;
-    while (common < limit && job->tokens.ids[common] == stored->ids[common] &&
-           origins->ids[common] == ORIGIN_DENSE)
+    while (common < limit && job->tokens.ids[common] == stored->ids[common] && origins->ids[common] == ORIGIN_DENSE)
         common++;
     common = (size_t)sequence_cut_of(sequence, common);
     if (common > best->common) *best = (struct lender){sequence, common};
@@ -263,12 +258,10 @@ static void consider(struct lender *best, const struct job *job, const struct se
 /* Of the sequences in memory the one that shares most with the job's prompt. */
 static struct lender find_lender(const struct service *service, const struct job *job) {
     struct lender best = {.common = 0};
-    if (!engine_shares(service->engine) || job->request.prompt_log_probabilities || job->history.count > 0)
-        return best;
+    if (!engine_shares(service->engine) || job->request.prompt_log_probabilities || job->history.count > 0) return best;
     for (size_t i = 0; i < service->running.count; i++) {
         const struct job *other = service->running.jobs[i];
-        if (other != job && other->answer.sequence != NULL &&
-            strcmp(other->request.owner, job->request.owner) == 0)
+        if (other != job && other->answer.sequence != NULL && strcmp(other->request.owner, job->request.owner) == 0)
             consider(&best, job, other->answer.sequence, &other->answer.stored, &other->answer.origins);
     }
     for (size_t i = 0; i < service->resident_count; i++) {
@@ -289,8 +282,7 @@ static enum status begin_shared(struct service *service, struct job *job, struct
     struct answer *answer = &job->answer;
     if (lender.common < LENT_MIN) return STATUS_OK;
     TRY(sequence_share(answer->sequence, lender.sequence, lender.common, error));
-    for (size_t i = 0; i < lender.common; i++)
-        TRY(answer_note_stored(answer, job->tokens.ids[i], ORIGIN_DENSE, error));
+    for (size_t i = 0; i < lender.common; i++) TRY(answer_note_stored(answer, job->tokens.ids[i], ORIGIN_DENSE, error));
     return STATUS_OK;
 }
 
@@ -333,8 +325,8 @@ void resident_leave(struct service *service, struct job *job) {
     const uint64_t length = sequence_length(sequence);
     struct token_list begun = take_begun(job);
     answer->sequence = NULL;
-    if ((length == 0 && begun.count == 0) || length != answer->stored.count ||
-        job->request.prompt_log_probabilities || service->resident_count == ENGINE_SEQUENCES_MAX) {
+    if ((length == 0 && begun.count == 0) || length != answer->stored.count || job->request.prompt_log_probabilities ||
+        service->resident_count == ENGINE_SEQUENCES_MAX) {
         token_list_deinit(&begun);
         sequence_destroy(sequence);
         return;

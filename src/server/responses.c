@@ -15,10 +15,8 @@ static bool read_item_message(struct conversation *conversation, const json_t *i
     static const struct {
         const char *name;
         enum chat_role role;
-    } roles[] = {{"system", CHAT_SYSTEM},
-                 {"developer", CHAT_SYSTEM},
-                 {"user", CHAT_USER},
-                 {"assistant", CHAT_ASSISTANT}};
+    } roles[] = {
+        {"system", CHAT_SYSTEM}, {"developer", CHAT_SYSTEM}, {"user", CHAT_USER}, {"assistant", CHAT_ASSISTANT}};
     const json_t *role = json_object_get(item, "role");
     for (size_t i = 0; json_is_string(role) && i < sizeof roles / sizeof *roles; i++)
         if (strcmp(json_string_value(role), roles[i].name) == 0)
@@ -43,8 +41,8 @@ static bool read_item_call(struct conversation *conversation, const json_t *item
 
 /* What other servers' own tools did, and what clients tell of themselves: a session goes on after it. */
 static bool is_left_out(const char *type) {
-    static const char *const kinds[] = {"additional_tools", "compaction", "mcp_list_tools",
-                                        "mcp_approval_request", "mcp_approval_response"};
+    static const char *const kinds[] = {"additional_tools", "compaction", "mcp_list_tools", "mcp_approval_request",
+                                        "mcp_approval_response"};
     static const char *const ends[] = {"_call", "_call_output"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type, kinds[i]) == 0) return true;
@@ -65,14 +63,12 @@ static bool read_item_thoughts(struct conversation *conversation, const json_t *
     return read;
 }
 
-static bool read_item(struct conversation *conversation, const json_t *item, size_t index,
-                      struct api_error *error) {
+static bool read_item(struct conversation *conversation, const json_t *item, size_t index, struct api_error *error) {
     char param[48];
     const char *type = "message";
     size_t length = 0;
     snprintf(param, sizeof param, "input[%zu]", index);
-    if (!json_is_object(item))
-        return field_refuse(error, param, "found %s, expected an object", json_kind(item));
+    if (!json_is_object(item)) return field_refuse(error, param, "found %s, expected an object", json_kind(item));
     if (!field_text(item, "type", 64, &type, &length, error)) return false;
     if (strcmp(type, "message") == 0) return read_item_message(conversation, item, param, error);
     if (strcmp(type, "reasoning") == 0) return read_item_thoughts(conversation, item, error);
@@ -95,8 +91,7 @@ static bool read_input(struct conversation *conversation, const json_t *body, st
     if (json_is_string(input))
         return conversation_add(conversation, CHAT_USER, error) &&
                conversation_append_content(conversation, input, "input", error);
-    if (!json_is_array(input) || json_array_size(input) == 0 ||
-        json_array_size(input) > CONVERSATION_MESSAGES_MAX)
+    if (!json_is_array(input) || json_array_size(input) == 0 || json_array_size(input) > CONVERSATION_MESSAGES_MAX)
         return field_refuse(error, "input", "expected a string or a list of items");
     const size_t newest = conversation_newest(input);
     for (size_t i = 0; i < json_array_size(input); i++) {
@@ -135,9 +130,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
 
 /* ---- the response ---- */
 
-static bool is_cut(const struct ask_choice *choice) {
-    return stop_reason_is_cut(choice->stop);
-}
+static bool is_cut(const struct ask_choice *choice) { return stop_reason_is_cut(choice->stop); }
 
 static json_t *part_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
     const bool is_text = item->kind == ANSWER_CONTENT;
@@ -155,8 +148,7 @@ static json_t *item_json(const struct ask_choice *choice, const struct ask_item 
     const char *status = empty ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
     const bool is_last = item == &choice->items[choice->item_count - 1];
     json_put(object, "id", json_string(item->id));
-    if (!empty && item->kind != ANSWER_TOOL_CALL)
-        json_array_append_new(content, part_json(choice, item, false));
+    if (!empty && item->kind != ANSWER_TOOL_CALL) json_array_append_new(content, part_json(choice, item, false));
     switch (item->kind) {
     case ANSWER_CONTENT:
         json_put(object, "type", json_string("message"));
@@ -376,6 +368,4 @@ static const struct ask_family family = {.id_prefix = "resp_",
                                          .fail = fail,
                                          .beat = beat};
 
-void responses_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void responses_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }

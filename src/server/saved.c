@@ -21,39 +21,34 @@ static void list(void *context, struct engine *engine, const struct service_live
     call->status = engine_list_documents(engine, call->owner, call->see, call->context, call->error);
 }
 
-static void remove_one(void *context, struct engine *engine, const struct service_live *live,
-                       size_t live_count) {
+static void remove_one(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
     struct saved_call *call = context;
     (void)live, (void)live_count;
     resident_forget_document(call->service, call->owner, call->id);
     call->status = engine_remove_document(engine, call->owner, call->id, call->error);
 }
 
-static void read_tokens(void *context, struct engine *engine, const struct service_live *live,
-                        size_t live_count) {
+static void read_tokens(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
     struct saved_call *call = context;
     (void)live, (void)live_count;
-    call->status =
-        engine_document_tokens(engine, call->owner, call->id, call->tokens, call->count, call->error);
+    call->status = engine_document_tokens(engine, call->owner, call->id, call->tokens, call->count, call->error);
 }
 
-static void read_terms(void *context, struct engine *engine, const struct service_live *live,
-                       size_t live_count) {
+static void read_terms(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
     struct saved_call *call = context;
     (void)live, (void)live_count;
     call->status = engine_document_terms(engine, call->owner, call->stores, call->terms, call->error);
 }
 
 enum status service_list_documents(struct service *service, const char *owner,
-                                   void (*see)(void *context, const struct document_info *info),
-                                   void *context, struct error *error) {
+                                   void (*see)(void *context, const struct document_info *info), void *context,
+                                   struct error *error) {
     struct saved_call call = {.owner = owner, .see = see, .context = context, .error = error};
     TRY(service_call(service, list, &call, error));
     return call.status;
 }
 
-enum status service_remove_document(struct service *service, const char *owner, uint64_t id,
-                                    struct error *error) {
+enum status service_remove_document(struct service *service, const char *owner, uint64_t id, struct error *error) {
     struct saved_call call = {.service = service, .owner = owner, .id = id, .error = error};
     TRY(service_call(service, remove_one, &call, error));
     return call.status;

@@ -89,12 +89,11 @@ static void tell_admission(struct service *service, struct job *job) {
     job->reused = job->answer.stored.count;
     service->statistics.tokens.prompt += job->request.prompt_count;
     service->statistics.tokens.reused += job->reused;
-    for (size_t i = 0; i < job->request.prompt_count; i++)
-        sampler_accept(job->answer.sampler, job->tokens.ids[i]);
+    for (size_t i = 0; i < job->request.prompt_count; i++) sampler_accept(job->answer.sampler, job->tokens.ids[i]);
     const struct service_listener *listener = &job->client.listener;
     if (listener->admitted != NULL)
-        listener->admitted(listener->context, &(struct service_admission){job->request.prompt_count,
-                                                                          job->reused, job->times.queued});
+        listener->admitted(listener->context,
+                           &(struct service_admission){job->request.prompt_count, job->reused, job->times.queued});
     job->progress.done = job->reused;
     job_tell_progress(job);
 }
@@ -160,8 +159,7 @@ static struct job *find_unread(struct service *service, double now) {
     struct job *found = NULL;
     for (size_t i = 0; i < service->running.count; i++) {
         struct job *job = service->running.jobs[i];
-        if (!job->client.paused || now - job->client.paused_since < service->options.unread_ms * 1e-3)
-            continue;
+        if (!job->client.paused || now - job->client.paused_since < service->options.unread_ms * 1e-3) continue;
         if (found == NULL || job->client.paused_since < found->client.paused_since) found = job;
     }
     return found;
@@ -194,9 +192,8 @@ static void call_with_live(struct service *service, const struct service_caller 
     struct service_live live[2 * ENGINE_SEQUENCES_MAX];
     size_t count = 0;
     for (size_t i = 0; i < service->running.count; i++)
-        live[count++] =
-            (struct service_live){service->running.jobs[i]->ticket, service->running.jobs[i]->request.owner,
-                                  service->running.jobs[i]->answer.sequence};
+        live[count++] = (struct service_live){service->running.jobs[i]->ticket, service->running.jobs[i]->request.owner,
+                                              service->running.jobs[i]->answer.sequence};
     for (size_t i = 0; i < service->resident_count; i++)
         live[count++] = (struct service_live){0, service->residents[i].owner, service->residents[i].sequence};
     caller->function(caller->context, service->engine, live, count);
@@ -208,8 +205,7 @@ static void answer_callers(struct service *service) {
     service->shared.callers = NULL;
     pthread_mutex_unlock(&service->shared.mutex);
     if (callers == NULL) return;
-    for (struct service_caller *caller = callers; caller != NULL && service->engine != NULL;
-         caller = caller->next)
+    for (struct service_caller *caller = callers; caller != NULL && service->engine != NULL; caller = caller->next)
         call_with_live(service, caller);
     pthread_mutex_lock(&service->shared.mutex);
     for (struct service_caller *caller = callers, *next; caller != NULL; caller = next) {
@@ -224,8 +220,7 @@ static void answer_callers(struct service *service) {
 /* Draining: what waits ends now, and what runs when its time is over. */
 static void drain(struct service *service) {
     pthread_mutex_lock(&service->shared.mutex);
-    bool draining = service->shared.draining,
-         late = draining && clock_seconds() >= service->shared.drain_deadline;
+    bool draining = service->shared.draining, late = draining && clock_seconds() >= service->shared.drain_deadline;
     pthread_mutex_unlock(&service->shared.mutex);
     if (!draining) return;
     end_queued(service, true, "the server is stopping");
@@ -258,8 +253,7 @@ static void publish(struct service *service) {
         statistics->select = attention_statistics(engine_attention(service->engine));
         statistics->weights = engine_weight_figures(service->engine);
         const char *damage = engine_documents_damage(service->engine);
-        snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s",
-                 damage != NULL ? damage : "");
+        snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s", damage != NULL ? damage : "");
     }
     pthread_mutex_lock(&service->shared.mutex);
     service->shared.published = *statistics;
@@ -272,8 +266,7 @@ static bool warm(struct service *service) {
     struct error error;
     bool more;
     pthread_mutex_lock(&service->shared.mutex);
-    const bool is_idle =
-        service->shared.job_count == 0 && service->shared.callers == NULL && !service->shared.draining;
+    const bool is_idle = service->shared.job_count == 0 && service->shared.callers == NULL && !service->shared.draining;
     pthread_mutex_unlock(&service->shared.mutex);
     if (!is_idle || service->engine == NULL || service->stays_cold) return false;
     if (resident_warm(service, &more, &error) == STATUS_OK) return more;
@@ -304,8 +297,7 @@ void scheduler_end(struct service *service) {
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "the server is stopping");
     end_queued(service, true, error.message);
-    while (service->running.count > 0)
-        job_end_running(service, service->running.jobs[0], STOP_INTERRUPTED, &error);
+    while (service->running.count > 0) job_end_running(service, service->running.jobs[0], STOP_INTERRUPTED, &error);
     resident_clear(service);
     answer_callers(service);
     publish(service);

@@ -15,8 +15,7 @@ static enum status check_options(const struct server_options *options, struct er
     if (options->host == NULL) return STATUS_OK;
     if (options->key_count == 0 && !guard_is_loopback(options->host) && !guard_is_file(options->host))
         return error_set(error, STATUS_USAGE,
-                         "--host %s: other machines can reach this address: give --api-key KEY as well",
-                         options->host);
+                         "--host %s: other machines can reach this address: give --api-key KEY as well", options->host);
     for (size_t i = 0; i < options->key_count; i++)
         if (options->keys[i][0] == '\0' || strlen(options->keys[i]) > GUARD_KEY_BYTES_MAX)
             return error_set(error, STATUS_USAGE, "--api-key: expected 1 to %d bytes", GUARD_KEY_BYTES_MAX);

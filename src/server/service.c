@@ -42,12 +42,10 @@ static void wait_for_work(struct service *service) {
     const bool has_takers = queue_has_takers(service);
     bool waits = !has_takers && service->shared.callers == NULL && !service->shared.stopping;
     for (size_t i = 0; i < service->running.count; i++)
-        if (service->running.jobs[i]->client.cancelled || service->running.jobs[i]->client.resumed)
-            waits = false;
+        if (service->running.jobs[i]->client.cancelled || service->running.jobs[i]->client.resumed) waits = false;
     if (service->shared.draining && service->shared.drain_deadline <= clock_seconds())
         waits = waits && service->shared.job_count == 0;
-    if (has_takers && service->running.count > 0 && !service->shared.stopping &&
-        service->shared.callers == NULL)
+    if (has_takers && service->running.count > 0 && !service->shared.stopping && service->shared.callers == NULL)
         waits = service->running.count >= service->running.max; /* all slots are paused */
     if (!waits) return;
     struct timespec until = after(1); /* preemption and draining look at the time */
@@ -75,8 +73,7 @@ static void take_options(struct service *service, const struct service_options *
     service->vocabulary_size = engine_config(options->engine)->vocabulary_size;
     service->context_size = engine_context_size(options->engine);
     service->sequence_capacity = engine_sequence_capacity(options->engine);
-    if (own->parallel == 0 || own->parallel > service->sequence_capacity)
-        own->parallel = service->sequence_capacity;
+    if (own->parallel == 0 || own->parallel > service->sequence_capacity) own->parallel = service->sequence_capacity;
     if (own->queue_max == 0) own->queue_max = SERVICE_QUEUE_DEFAULT;
     if (own->queue_bytes_max == 0) own->queue_bytes_max = SERVICE_QUEUE_BYTES_DEFAULT;
     if (own->slice_ms == 0) own->slice_ms = SERVICE_SLICE_MS_DEFAULT;
@@ -95,8 +92,7 @@ static void free_service(struct service *service) {
     free(service);
 }
 
-enum status service_create(struct service **service, const struct service_options *options,
-                           struct error *error) {
+enum status service_create(struct service **service, const struct service_options *options, struct error *error) {
     *service = NULL;
     struct service *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the service");
@@ -142,12 +138,10 @@ static enum status accept(struct service *service, struct job *job, struct error
     const size_t taken = service->running.count + (service->shared.admitted != NULL),
                  left = options->parallel > taken ? options->parallel - taken : 0;
     if (service->shared.queue_count >= options->queue_max + left)
-        return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait",
-                         service->shared.queue_count);
+        return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait", service->shared.queue_count);
     if (service->shared.queue_bytes + job->request.bytes > options->queue_bytes_max)
         return error_set(error, STATUS_FULL, "the queue is full: its prompts have %llu bytes of %llu",
-                         (unsigned long long)service->shared.queue_bytes,
-                         (unsigned long long)options->queue_bytes_max);
+                         (unsigned long long)service->shared.queue_bytes, (unsigned long long)options->queue_bytes_max);
     struct job **end = &service->shared.queue;
     while (*end != NULL) end = &(*end)->next;
     *end = job;
@@ -159,8 +153,7 @@ static enum status accept(struct service *service, struct job *job, struct error
 }
 
 enum status service_submit(struct service *service, const struct service_request *request,
-                           const struct service_listener *listener, service_ticket *ticket,
-                           struct error *error) {
+                           const struct service_listener *listener, service_ticket *ticket, struct error *error) {
     struct job *job;
     *ticket = 0;
     TRY(job_create(&job, service, request, listener, error));
@@ -184,8 +177,7 @@ enum status service_submit(struct service *service, const struct service_request
 static struct job *find_job(struct service *service, service_ticket ticket) {
     for (size_t i = 0; i < service->running.count; i++)
         if (service->running.jobs[i]->ticket == ticket) return service->running.jobs[i];
-    if (service->shared.admitted != NULL && service->shared.admitted->ticket == ticket)
-        return service->shared.admitted;
+    if (service->shared.admitted != NULL && service->shared.admitted->ticket == ticket) return service->shared.admitted;
     struct job *job = service->shared.queue;
     while (job != NULL && job->ticket != ticket) job = job->next;
     return job;
@@ -226,8 +218,7 @@ bool service_wait(struct service *service, double seconds) {
     return waited;
 }
 
-enum status service_call(struct service *service, service_function *function, void *context,
-                         struct error *error) {
+enum status service_call(struct service *service, service_function *function, void *context, struct error *error) {
     struct service_caller caller = {.function = function, .context = context};
     pthread_mutex_lock(&service->shared.mutex);
     if (service->shared.stopping) {
@@ -251,16 +242,14 @@ uint32_t service_wait_estimate(struct service *service) {
     for (const struct job *job = service->shared.queue; job != NULL; job = job->next)
         prompt_tokens += (double)(job->request.prompt_count - job->sharing.common);
     if (now->prefill_rate > 0) seconds += prompt_tokens / now->prefill_rate;
-    if (now->decode_rate > 0)
-        seconds += (double)service->shared.queue_count * ANSWER_TOKENS / now->decode_rate;
+    if (now->decode_rate > 0) seconds += (double)service->shared.queue_count * ANSWER_TOKENS / now->decode_rate;
     double share = fmax((double)service->shared.queue_count, 1);
     pthread_mutex_unlock(&service->shared.mutex);
     seconds = fmin(fmax(ceil(seconds / share), 1), WAIT_MAX_SECONDS);
     return (uint32_t)seconds;
 }
 
-#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
-    COUNTER_ROW(KIND, UNIT, struct service_statistics, MEMBER, NAME, HELP)
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) COUNTER_ROW(KIND, UNIT, struct service_statistics, MEMBER, NAME, HELP)
 static const struct counter counter_rows[] = {
     ROW(LEVEL, ITEMS, levels.queued, "requests_queued", "Requests that wait for a slot."),
     ROW(LEVEL, ITEMS, levels.prefilling, "requests_prefilling", "Requests whose prompt is computed."),
@@ -272,20 +261,17 @@ static const struct counter counter_rows[] = {
     ROW(TOTAL, ITEMS, refused, "requests_refused", "Requests not taken: full, or stopping."),
     ROW(TOTAL, ITEMS, cancelled, "requests_cancelled", "Requests whose client left."),
     ROW(TOTAL, ITEMS, tokens.prompt, "prompt_tokens", "Tokens of the prompts of admitted requests."),
-    ROW(TOTAL, ITEMS, tokens.reused, "reused_tokens",
-        "Of these, tokens whose KV came from memory or saved documents."),
+    ROW(TOTAL, ITEMS, tokens.reused, "reused_tokens", "Of these, tokens whose KV came from memory or saved documents."),
     ROW(TOTAL, ITEMS, tokens.prefill, "prefill_tokens", "Tokens of prompts that were computed."),
     ROW(TOTAL, ITEMS, tokens.recomputed, "recomputed_tokens",
         "Tokens computed once more, after a preemption or damage."),
     ROW(TOTAL, ITEMS, tokens.answer, "answer_tokens", "Tokens sampled."),
-    ROW(TOTAL, ITEMS, tokens.drafted, "drafted_tokens",
-        "Tokens of drafts, of which a pass has rows beside a step's."),
+    ROW(TOTAL, ITEMS, tokens.drafted, "drafted_tokens", "Tokens of drafts, of which a pass has rows beside a step's."),
     ROW(TOTAL, ITEMS, tokens.accepted, "accepted_tokens", "Of these, those that the answer went on with."),
     ROW(TOTAL, ITEMS, steps, "steps", "Decode steps, of all sequences together."),
     ROW(TOTAL, ITEMS, slices, "slices", "Slices of prompts."),
     ROW(TOTAL, ITEMS, preemptions, "preemptions", "Requests that gave up their slot for a while."),
-    ROW(TOTAL, ITEMS, unloaded, "unloaded_sequences",
-        "Sequences that left memory because no request used them."),
+    ROW(TOTAL, ITEMS, unloaded, "unloaded_sequences", "Sequences that left memory because no request used them."),
     ROW(TOTAL, ITEMS, recoveries, "recoveries", "Recoveries from damaged documents."),
     ROW(TOTAL, SECONDS, prefill_seconds, "prefill_seconds", "Time of computing prompts."),
     ROW(TOTAL, SECONDS, decode_seconds, "decode_seconds", "Time of decode steps."),

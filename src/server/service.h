@@ -70,8 +70,8 @@ struct service_options {
     size_t draft_max; /* generate.h */
 };
 
-enum status service_create(struct service **service, const struct service_options *options,
-                           struct error *error) STATUS_CHECKED;
+enum status service_create(struct service **service, const struct service_options *options, struct error *error)
+    STATUS_CHECKED;
 /* Every request that is left is cancelled and gets done.  Sequences are destroyed; the engine stays.  NULL: allowed. */
 void service_destroy(struct service *service);
 /* The engine in use, for its owner to destroy after service_destroy: damage may have replaced it. */
@@ -161,8 +161,7 @@ struct service_observer {
     attention_observer *note; /* of the request's own row of each step; holds up the steps of others */
     /* After a step, before the next one of this request: goes on until pauses says so; true: there is more.  The
      * sequence has the rows of that step. */
-    bool (*work)(void *context, struct sequence *sequence, bool (*pauses)(void *context),
-                 void *pauses_context);
+    bool (*work)(void *context, struct sequence *sequence, bool (*pauses)(void *context), void *pauses_context);
     void *context;
 };
 
@@ -189,8 +188,8 @@ struct service_request {
      * the command line uses. */
     const char *owner;
     enum service_priority priority;
-    const struct logit_mask *mask; /* once submitted, the service's, which destroys its context; NULL: none */
-    const char *document_name;     /* given to a new document; NULL: none */
+    const struct logit_mask *mask;    /* once submitted, the service's, which destroys its context; NULL: none */
+    const char *document_name;        /* given to a new document; NULL: none */
     struct service_observer observer; /* zeros: none */
 };
 
@@ -199,8 +198,8 @@ struct service_request {
  *   STATUS_INTERRUPTED  the service is draining
  *   STATUS_USAGE        the request: an id out of range, a parameter of the sampler, longer than the context */
 enum status service_submit(struct service *service, const struct service_request *request,
-                           const struct service_listener *listener, service_ticket *ticket,
-                           struct error *error) STATUS_CHECKED;
+                           const struct service_listener *listener, service_ticket *ticket, struct error *error)
+    STATUS_CHECKED;
 /* Ends a request wherever it is: done comes with STOP_INTERRUPTED, at the latest one slice later, unless it has
  * already come.  What was computed stays saved. */
 void service_cancel(struct service *service, service_ticket ticket);
@@ -260,18 +259,17 @@ struct service_live {
     const char *owner;
     struct sequence *sequence;
 };
-typedef void service_function(void *context, struct engine *engine, const struct service_live *live,
-                              size_t live_count);
-enum status service_call(struct service *service, service_function *function, void *context,
-                         struct error *error) STATUS_CHECKED;
+typedef void service_function(void *context, struct engine *engine, const struct service_live *live, size_t live_count);
+enum status service_call(struct service *service, service_function *function, void *context, struct error *error)
+    STATUS_CHECKED;
 
 /* The owner's saved documents, by the functions of engine.h, between two turns of the loop.  Removing lets go of the
  * sequences in memory that have no request; a running request's is STATUS_FULL. */
 enum status service_list_documents(struct service *service, const char *owner,
-                                   void (*see)(void *context, const struct document_info *info),
-                                   void *context, struct error *error) STATUS_CHECKED;
-enum status service_remove_document(struct service *service, const char *owner, uint64_t id,
-                                    struct error *error) STATUS_CHECKED;
+                                   void (*see)(void *context, const struct document_info *info), void *context,
+                                   struct error *error) STATUS_CHECKED;
+enum status service_remove_document(struct service *service, const char *owner, uint64_t id, struct error *error)
+    STATUS_CHECKED;
 enum status service_document_tokens(struct service *service, const char *owner, uint64_t id, int32_t **tokens,
                                     uint64_t *count, struct error *error) STATUS_CHECKED;
 /* To carry documents to and from the folder on another thread (engine/document_terms.h). */

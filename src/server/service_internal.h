@@ -74,7 +74,7 @@ struct job_times {
     double submitted, queued_since, admitted, computed; /* computed: seconds of computing for it */
     double slot_since, decode_since; /* since it has its slot: its first new token; 0: it has made none */
     double queued, first_token;      /* queued: seconds in the queue */
-    double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
+    double disk_deadline;            /* until which it waits in the queue for the writes of others; 0: it does not */
 };
 
 struct job {
@@ -225,20 +225,17 @@ bool job_end_saved(struct service *service, bool waits);
 /* The sequence is about to go: how its tokens were computed stays known. */
 enum status job_remember(struct job *job, struct error *error) STATUS_CHECKED;
 /* Samples from a row of logits and hands the token out.  The job may stop by it. */
-enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error)
-    STATUS_CHECKED;
+enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error) STATUS_CHECKED;
 /* Never less than it was told before: what damage lost is computed again in silence. */
 void job_tell_progress(struct job *job);
 /* Tells the client that the request is over; nothing is told it later. */
-void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,
-                   const struct error *error);
+void job_tell_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
 /* The request's end: done, unless that was told, and its memory.  error: NULL where it has none. */
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
 /* Under the mutex: it is none of service->running any more. */
 void job_leave_running(struct service *service, struct job *job);
 /* job_done for a job that runs: it gives up its slot, and its sequence is saved. */
-void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
-                     const struct error *error);
+void job_end_running(struct service *service, struct job *job, enum stop_reason reason, const struct error *error);
 void job_fail_running(struct service *service, struct job *job, const struct error *error);
 
 /* accounts.c: computing time by owner.  An owner who comes back starts where the others are: time without requests

@@ -38,9 +38,8 @@ static size_t common_tokens(const token_id *a, size_t a_count, const token_id *b
 /* ---- who waits ---- */
 
 static bool is_reader(const struct service *service, const struct job *job) {
-    return job->state == JOB_PREFILL && !job->request.prompt_log_probabilities &&
-           job->answer.sequence != NULL && !job_has_logits(job) &&
-           (engine_shares(service->engine) || sequence_saves(job->answer.sequence));
+    return job->state == JOB_PREFILL && !job->request.prompt_log_probabilities && job->answer.sequence != NULL &&
+           !job_has_logits(job) && (engine_shares(service->engine) || sequence_saves(job->answer.sequence));
 }
 
 /* Each pair of jobs is compared once: what they share does not change. */
@@ -50,8 +49,8 @@ static struct job *compare_readers(const struct service *service, struct job *jo
         struct job *other = service->running.jobs[i];
         if (!is_reader(service, other) || strcmp(other->request.owner, job->request.owner) != 0) continue;
         if (other->admission > job->sharing.compared) {
-            const size_t common = common_tokens(job->tokens.ids, job_shareable_tokens(job), other->tokens.ids,
-                                                lendable_tokens(other));
+            const size_t common =
+                common_tokens(job->tokens.ids, job_shareable_tokens(job), other->tokens.ids, lendable_tokens(other));
             if (common > job->sharing.common) {
                 job->sharing.common = common;
                 job->sharing.reader = other->admission;
@@ -95,8 +94,7 @@ bool sharing_waits(struct service *service, struct job *job) {
     if (job->was_admitted || job->request.prompt_log_probabilities || service->engine == NULL) return false;
     const struct job *reader = find_reader(service, job);
     if (reader == NULL || job->sharing.common <= reader->answer.stored.count) return false;
-    if (job->sharing.awaits != reader->admission && is_worth(job, reader))
-        job->sharing.awaits = reader->admission;
+    if (job->sharing.awaits != reader->admission && is_worth(job, reader)) job->sharing.awaits = reader->admission;
     return job->sharing.awaits == reader->admission;
 }
 
@@ -112,16 +110,14 @@ void sharing_plan(struct service *service) {
         if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
         const size_t stop = stop_of(reader, job->sharing.common);
-        if (reader->sharing.awaited++ == 0 || stop < reader->sharing.stop_first)
-            reader->sharing.stop_first = stop;
+        if (reader->sharing.awaited++ == 0 || stop < reader->sharing.stop_first) reader->sharing.stop_first = stop;
     }
     /* Those that can begin soon behind the first one wait with it: each stop is a pass over the weights. */
     for (struct job *job = service->shared.queue; job != NULL; job = job->next) {
         if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
         const size_t stop = stop_of(reader, job->sharing.common);
-        if (stop < reader->sharing.stop_first + SHARED_MIN && stop > reader->sharing.stop)
-            reader->sharing.stop = stop;
+        if (stop < reader->sharing.stop_first + SHARED_MIN && stop > reader->sharing.stop) reader->sharing.stop = stop;
     }
     pthread_mutex_unlock(&service->shared.mutex);
 }

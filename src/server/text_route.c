@@ -28,9 +28,7 @@ static bool query_value(const char *query, const char *name, char value[NAME_BYT
         if (strncmp(at, name, own) != 0 || at[own] != '=') continue;
         for (at += own + 1; *at != '\0' && *at != '&' && length < NAME_BYTES - 1; at++) {
             const bool is_escaped = *at == '%' && digit_of(at[1]) >= 0 && digit_of(at[2]) >= 0;
-            value[length++] = is_escaped   ? (char)(digit_of(at[1]) * 16 + digit_of(at[2]))
-                              : *at == '+' ? ' '
-                                           : *at;
+            value[length++] = is_escaped ? (char)(digit_of(at[1]) * 16 + digit_of(at[2])) : *at == '+' ? ' ' : *at;
             if (is_escaped) at += 2;
         }
         value[length] = '\0';
@@ -75,8 +73,8 @@ static void reply(struct exchange *exchange, const char *bytes, size_t length) {
         return;
     }
     if (document.length > GUARD_BODY_BYTES_MAX) {
-        exchange_refuse(exchange, 413, "%s: has %zu bytes of text, expected at most %d", name,
-                        document.length, GUARD_BODY_BYTES_MAX);
+        exchange_refuse(exchange, 413, "%s: has %zu bytes of text, expected at most %d", name, document.length,
+                        GUARD_BODY_BYTES_MAX);
     } else {
         exchange_reply_json(exchange, 200, text_json(name, &document));
     }
@@ -107,8 +105,8 @@ void text_route(struct server *server, struct exchange *exchange) {
     if (!exchange_streams_body(exchange, &bytes)) { /* of this process, without HTTP */
         exchange_refuse(exchange, 400, "a file is read over HTTP");
     } else if (bytes > file_bytes_max) {
-        exchange_refuse(exchange, 413, "the file has %llu bytes, expected at most %llu",
-                        (unsigned long long)bytes, (unsigned long long)file_bytes_max);
+        exchange_refuse(exchange, 413, "the file has %llu bytes, expected at most %llu", (unsigned long long)bytes,
+                        (unsigned long long)file_bytes_max);
     } else {
         (void)transfers_begin(&server->transfers, exchange, carry, NULL);
     }

@@ -61,8 +61,7 @@ bool token_ids_read(const json_t *array, const char *name, size_t vocabulary_siz
         const json_t *id = json_array_get(array, i);
         struct error reason;
         if (!json_is_integer(id))
-            return api_error_set(error, 400, name, "'%s'[%zu]: found %s, expected a token id", name, i,
-                                 json_kind(id));
+            return api_error_set(error, 400, name, "'%s'[%zu]: found %s, expected a token id", name, i, json_kind(id));
         if (!check_id(json_integer_value(id), name, i, vocabulary_size, error)) return false;
         if (token_list_append(list, (token_id)json_integer_value(id), &reason) != STATUS_OK)
             return api_error_from(error, &reason);

@@ -33,8 +33,7 @@ static void reply_tokens(struct server *server, struct exchange *exchange, const
     char *bytes = NULL;
     size_t length = 0;
     if (list->count > TOKENS_MAX) {
-        exchange_refuse(exchange, 413, "the text has %zu tokens, expected at most %d", list->count,
-                        TOKENS_MAX);
+        exchange_refuse(exchange, 413, "the text has %zu tokens, expected at most %d", list->count, TOKENS_MAX);
         return;
     }
     FILE *stream = open_memstream(&bytes, &length);
@@ -91,13 +90,12 @@ void detokenize_route(struct server *server, struct exchange *exchange) {
     if (!field_array(body, "tokens", TOKENS_MAX, &ids, &error) ||
         (ids == NULL && !field_refuse(&error, "tokens", "expected a list of ids")) ||
         (list.count > TOKENS_MAX &&
-         !api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count,
-                        TOKENS_MAX)) ||
+         !api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count, TOKENS_MAX)) ||
         !(list.count > 0 ? token_ids_check(&list, "tokens", vocabulary_size, &error)
                          : token_ids_read(ids, "tokens", vocabulary_size, &list, &error))) {
         exchange_reply_error(exchange, &error);
-    } else if (tokenizer_decode(server->model.tokenizer, list.ids, list.count, true, &text, &length,
-                                &reason) != STATUS_OK) {
+    } else if (tokenizer_decode(server->model.tokenizer, list.ids, list.count, true, &text, &length, &reason) !=
+               STATUS_OK) {
         exchange_reply_failure(exchange, &reason);
     } else {
         json_t *reply = json_object();

@@ -29,8 +29,7 @@ static void move_reference(json_t *schema, const char *key, json_t *value, const
 
 /* Recursion ends: fields_parse limits the depth of a request. */
 static void move_references(json_t *value, const char *prefix, bool keys_are_names) {
-    for (size_t i = 0; i < json_array_size(value); i++)
-        move_references(json_array_get(value, i), prefix, false);
+    for (size_t i = 0; i < json_array_size(value); i++) move_references(json_array_get(value, i), prefix, false);
     const char *key;
     json_t *member;
     void *next;
@@ -44,8 +43,7 @@ static void move_references(json_t *value, const char *prefix, bool keys_are_nam
 
 /* What the arguments of the call at anyOf/index must be; no parameters: {}. */
 static json_t *arguments_schema(const json_t *parameters, size_t index) {
-    if (!json_is_object(parameters))
-        return json_pack("{s:s, s:b}", "type", "object", "additionalProperties", false);
+    if (!json_is_object(parameters)) return json_pack("{s:s, s:b}", "type", "object", "additionalProperties", false);
     json_t *made = json_deep_copy(parameters);
     char prefix[64];
     snprintf(prefix, sizeof prefix, "#/anyOf/%zu/properties/arguments", index);
@@ -64,18 +62,16 @@ static json_t *call_schema(const json_t *tools, const char *name) {
         json_t *known = json_object_get(function, "name");
         if (name != NULL && strcmp(name, json_string_value(known)) != 0) continue;
         json_t *arguments = arguments_schema(json_object_get(function, "parameters"), json_array_size(calls));
-        json_array_append_new(calls,
-                              json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s], s:b}", "type", "object",
-                                        "properties", "name", "const", known, "arguments", arguments,
-                                        "required", "name", "arguments", "additionalProperties", false));
+        json_array_append_new(calls, json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s], s:b}", "type", "object", "properties",
+                                               "name", "const", known, "arguments", arguments, "required", "name",
+                                               "arguments", "additionalProperties", false));
     }
     if (json_array_size(calls) > 0) return json_pack("{s:o}", "anyOf", calls);
     json_decref(calls);
     return NULL;
 }
 
-bool tool_choice_schema(const json_t *tools, const char *name, struct json_schema **schema,
-                        struct api_error *error) {
+bool tool_choice_schema(const json_t *tools, const char *name, struct json_schema **schema, struct api_error *error) {
     json_t *call = call_schema(tools, name);
     if (call == NULL)
         return field_refuse(error, "tool_choice", "found '%.60s', which no tool is named", name != NULL ? name : "");
@@ -91,18 +87,16 @@ bool tool_choice_schema(const json_t *tools, const char *name, struct json_schem
 static bool append(const struct tokenizer *tokenizer, const char *text, struct token_list *prompt,
                    struct api_error *error) {
     struct error reason;
-    const enum status status = tokenizer_encode(
-        tokenizer, text, strlen(text), (struct tokenize_options){.parse_special = true}, prompt, &reason);
+    const enum status status = tokenizer_encode(tokenizer, text, strlen(text),
+                                                (struct tokenize_options){.parse_special = true}, prompt, &reason);
     return status == STATUS_OK || api_error_from(error, &reason);
 }
 
-bool tool_choice_end_thought(const struct tokenizer *tokenizer, struct token_list *prompt,
-                             struct api_error *error) {
+bool tool_choice_end_thought(const struct tokenizer *tokenizer, struct token_list *prompt, struct api_error *error) {
     return append(tokenizer, thought_end, prompt, error);
 }
 
 bool tool_choice_begin_call(const struct tokenizer *tokenizer, bool thinks, struct token_list *prompt,
                             struct api_error *error) {
-    return (!thinks || append(tokenizer, thought_end, prompt, error)) &&
-           append(tokenizer, call_begin, prompt, error);
+    return (!thinks || append(tokenizer, thought_end, prompt, error)) && append(tokenizer, call_begin, prompt, error);
 }

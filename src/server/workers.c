@@ -25,8 +25,7 @@ static void *worker_thread(void *context) {
     struct workers *workers = context;
     pthread_mutex_lock(&workers->mutex);
     for (;;) {
-        while (workers->first == NULL && !workers->stops)
-            pthread_cond_wait(&workers->changed, &workers->mutex);
+        while (workers->first == NULL && !workers->stops) pthread_cond_wait(&workers->changed, &workers->mutex);
         struct entry *entry = workers->first;
         if (entry == NULL) break;
         workers->first = entry->next;

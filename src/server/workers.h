@@ -10,8 +10,8 @@
 struct workers;
 
 enum status workers_create(struct workers **workers, size_t thread_count,
-                           void (*handle)(void *context, struct exchange *exchange), void *context,
-                           struct error *error) STATUS_CHECKED;
+                           void (*handle)(void *context, struct exchange *exchange), void *context, struct error *error)
+    STATUS_CHECKED;
 /* Acquires the exchange until it was handled.  false: no memory. */
 bool workers_submit(struct workers *workers, struct exchange *exchange);
 /* What is submitted is handled first.  NULL: allowed. */
