@@ -269,6 +269,8 @@ enum status model_config_read_stretched(struct model_config *config, const struc
 
 /* The tensor is of a layer behind the last one (nextn_layers). */
 bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor);
+/* The tensor is multiplied with as it is stored; others become floats when they are loaded. */
+bool model_is_matrix(const struct gguf_tensor *tensor);
 
 /* Layers that have K and V of their own: the first ones. */
 static inline size_t model_stored_layers(const struct model_config *config) {

@@ -536,10 +536,10 @@ static bool ends_with(const struct gguf_tensor *tensor, const char *suffix) {
     return tensor->name.length >= length &&
            memcmp(tensor->name.text + tensor->name.length - length, suffix, length) == 0;
 }
-/* Rows of a matrix that become floats: biases of experts, convolutions. */
-static bool is_vectors(const struct gguf_tensor *tensor) {
-    return ends_with(tensor, ".bias") || ends_with(tensor, ".ssm_conv1d.weight") ||
-           ends_with(tensor, ".shortconv.conv.weight");
+/* Rows that become floats are biases of experts and the taps of convolutions. */
+bool model_is_matrix(const struct gguf_tensor *tensor) {
+    return tensor->dimensions[1] > 1 && !ends_with(tensor, ".bias") && !ends_with(tensor, ".ssm_conv1d.weight") &&
+           !ends_with(tensor, ".shortconv.conv.weight");
 }
 /* Old converters wrote these; they repeat the configuration. */
 static bool is_redundant(const struct gguf_tensor *tensor) {
@@ -569,9 +569,7 @@ static enum status vectors_reserve(struct loader *loader) {
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;
-        if (tensor->dimensions[2] * tensor->dimensions[3] != 1 ||
-            (tensor->dimensions[1] != 1 && !is_vectors(tensor)))
-            continue;
+        if (tensor->dimensions[2] * tensor->dimensions[3] != 1 || model_is_matrix(tensor)) continue;
         if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
             !checked_multiply(tensor->dimensions[1], bytes, &bytes) ||
             !checked_align(bytes, VECTOR_ALIGNMENT, &bytes) || !checked_add(total, bytes, &total))

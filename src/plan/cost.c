@@ -52,7 +52,7 @@ uint64_t cost_matrix_types(const struct model_config *config, const struct gguf 
     uint64_t types = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (tensor->dimensions[1] > 1 && model_step_share(gguf, config, tensor) > 0)
+        if (model_is_matrix(tensor) && model_step_share(gguf, config, tensor) > 0)
             types |= UINT64_C(1) << tensor->type;
     }
     return types;
@@ -65,7 +65,7 @@ void cost_model_init(struct cost_model *model, const struct machine *machine, co
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight");
         const double share = model_step_share(gguf, config, tensor);
-        if (tensor->dimensions[1] <= 1) continue;
+        if (!model_is_matrix(tensor)) continue;
         if (share > 0 || is_embedding) model->weight_bytes += tensor->size_bytes;
         if (share == 0) continue;
         model->row_seconds += (double)tensor->size_bytes * share /

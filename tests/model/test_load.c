@@ -491,6 +491,24 @@ static void test_step_share(void **state) {
     }
 }
 
+/* The taps of a convolution have rows, and are no matrix of their type: what plans measure and count. */
+static void test_is_matrix(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "lfm2", "qwen35"};
+    for (size_t row = 0; row < sizeof families / sizeof *families; row++) {
+        struct tiny_model tiny = tiny_model_default(families[row]);
+        struct model *model;
+        tiny.type = TENSOR_F16;
+        tiny_model_load_on(&tiny, "matrix", device, &model);
+        for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
+            const struct gguf_tensor *tensor = &model->gguf.tensors[i];
+            if (model_is_matrix(tensor) != (tensor->type == TENSOR_F16))
+                fail_msg("%s: %.*s", families[row], (int)tensor->name.length, tensor->name.text);
+        }
+        model_destroy(model);
+    }
+}
+
 /* Layers that predict tokens beyond the next one are no layers, and only those are left out.  The last one of a delta
  * net's families would have been one that keeps a state, had it been counted. */
 static void test_nextn(void **state) {
@@ -552,7 +570,7 @@ int main(void) {
         cmocka_unit_test(test_config),        cmocka_unit_test(test_stretched),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
-        cmocka_unit_test(test_step_share),
+        cmocka_unit_test(test_step_share),    cmocka_unit_test(test_is_matrix),
         cmocka_unit_test(test_declared_layers_take_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
