@@ -2,7 +2,8 @@
  * has none: what does not go together is refused by one line, and is so in the table of docs/agreement.md; a setting
  * that the line names works.
  *   in RAM     what keeps everything is full attention, bit for bit, and what chooses is not
- *   on disk    at the least budget as in RAM, bit for bit, and with all of it in f16 rows as full attention
+ *   on disk    at the least budget, in smaller blocks, as in RAM, bit for bit; with all of it in f16 rows as full
+ *              attention
  *   saved      opened by another engine, with an ample budget, bit for bit as it was
  */
 #include "testing.h"
@@ -21,7 +22,7 @@
 #include "model/tiny_model.h"
 #include "platform/file.h"
 
-enum { PROMPT = 330, STEPS = 5, CONTEXT = 384, BATCH = 96, AMPLE_BYTES = 1 << 26, TEXT = 400 };
+enum { PROMPT = 330, STEPS = 5, CONTEXT = 384, AMPLE_BYTES = 1 << 26, TEXT = 400 };
 
 struct rig {
     const char *name; /* of the family, or the file's folder */
@@ -74,7 +75,7 @@ static float *run(struct rig *rig, const struct cell *cell, bool keeps_all, enum
                                        keeps_all ? "100%" : chooses(cell->preset) ? "96" : NULL,
                                        place != IN_RAM ? rig->folder.path : NULL);
     plan.context_size = CONTEXT;
-    plan.batch_size = BATCH;
+    plan.batch_size = place == IN_RAM ? 96 : 31;
     plan.has_budget = place != IN_RAM;
     plan.budget_bytes = AMPLE_BYTES;
     float *all = NULL;
