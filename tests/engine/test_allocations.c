@@ -25,7 +25,8 @@ enum {
 };
 
 static atomic_size_t calls; /* threads of the pool count too */
-static atomic_size_t held, most; /* bytes, without those of mmap; the most that were held since it was set */
+/* Bytes, without those of mmap, above what libraries have taken that loam frees; the most since it was set. */
+static atomic_size_t held = 1 << 30, most;
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
