@@ -10,6 +10,7 @@
 #
 # --small: shapes that take a processor seconds; as ever over the fake driver, of which no speed is told.
 set -u
+export LC_ALL=C # a comma in a number would be another field
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${LOAM_GPU_BUILD:-$root/build/release}
 [ -d "$root/lib" ] && export LD_LIBRARY_PATH="$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -73,6 +74,11 @@ reason_of() { # rc log: why a program failed
 
 # ---- the card ----
 
+# Without its daemon the driver sets a card up anew whenever no program is left that has it open: seconds, for each of
+# the many programs here.  So the script itself has it open.
+for file in /dev/nvidia[0-9]*; do
+  if [ -c "$file" ] && (exec 9<"$file") 2>/dev/null; then exec 9<"$file"; break; fi
+done
 about=$scratch/card
 if ! within 60 "$card" card >"$about" 2>"$out/card.log"; then
   cat "$out/card.log" >&2
@@ -86,7 +92,7 @@ head_print() {
   echo "# $command_line"
   echo "# card: $name; $(sed -n 's/^more //p' "$about")"
   command -v nvidia-smi >/dev/null 2>&1 && echo "# driver: $(timeout 10 nvidia-smi \
-    --query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit,pcie.link.gen.max,pcie.link.width.max \
+    --query-gpu=driver_version,compute_mode,persistence_mode,clocks.max.sm,clocks.max.mem,power.limit,pcie.link.gen.max,pcie.link.width.max \
     --format=csv,noheader 2>&1 | head -n 1)"
   echo "# date: $(date -u +%Y-%m-%dT%H:%M:%SZ); loam $("$loam" version 2>/dev/null | head -n 1)"
   [ "$fake" = 1 ] && echo "# fake driver: no speeds"
