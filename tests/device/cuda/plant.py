@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""plant.py SOURCE OUT: bugs in the text of the kernels by wgmma, for test_executor.c and test_races.c.
+"""plant.py SOURCE OUT: bugs in the text of kernels, by wgmma and of decode attention, for test_executor.c and
+test_races.c.
 
 OUT/device/cuda/ gets copies of the kernels' headers, in which `planted(NAME)` asks for each bug whether it is the one
 that a test wants, and planted_wgmma.h, which numbers the bugs, those of a kernel one after the other.  A text that is
@@ -7,7 +8,8 @@ not there once, since the kernel has changed, ends the build with the bug's name
 import pathlib
 import sys
 
-MATMUL, WGMMA, PREFILL = "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h"
+MATMUL, WGMMA, PREFILL, DECODE = FILES = (
+    "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h", "attention_decode.h")
 BUGS = [  # file, name, text, what it becomes; without that its first statement is left out
     (MATMUL, "EXPERTS_EXPERT", "tile.expert * args.expert_rows",
      "(tile.expert - planted(EXPERTS_EXPERT)) * args.expert_rows"),
@@ -58,11 +60,15 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (PREFILL, "PREFILL_PANEL", "16 * 128, PREFILL_PANEL_BYTES)",
      "16 * 128, PREFILL_PANEL_BYTES >> planted(PREFILL_PANEL))"),
     (PREFILL, "PREFILL_SWIZZLE", "(eighth % 8 ^ row % 8)", "(eighth % 8 ^ (planted(PREFILL_SWIZZLE) ? 0 : row % 8))"),
+    (DECODE, "DECODE_TABLE", "block_barrier();\n}\n"),
+    (DECODE, "DECODE_PARTS", "block_barrier();\n    const uint32_t head_count"),
+    (DECODE, "DECODE_LAST_ROW", "r < tile_end;", "r < tile_end - planted(DECODE_LAST_ROW);"),
+    (DECODE, "DECODE_RANGE", "range < item->range_end;", "range - planted(DECODE_RANGE) < item->range_end;"),
 ]
 
 source, out = pathlib.Path(sys.argv[1]) / "device/cuda", pathlib.Path(sys.argv[2]) / "device/cuda"
 out.mkdir(parents=True, exist_ok=True)
-for file in MATMUL, WGMMA, PREFILL:
+for file in FILES:
     text = (source / file).read_text()
     for _, name, there, *becomes in (bug for bug in BUGS if bug[0] == file):
         if text.count(there) != 1:
@@ -70,7 +76,7 @@ for file in MATMUL, WGMMA, PREFILL:
         text = text.replace(there, becomes[0] if becomes else f"if (!planted({name})) {there}")
     (out / file).write_text(text)
 names = "    WGMMA_RIGHT,\n"
-for kernel in "EXPERTS", "DENSE", "PREFILL":
+for kernel in "EXPERTS", "DENSE", "PREFILL", "DECODE":
     own = [name for _, name, *_ in BUGS if name.startswith(kernel)]
     names += f"    {kernel}_BEGIN,\n    {own[0]} = {kernel}_BEGIN,\n" + "".join(f"    {name},\n" for name in own[1:])
     names += f"    {kernel}_END,\n"

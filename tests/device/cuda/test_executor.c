@@ -350,8 +350,17 @@ static struct {
     uint32_t pages[PROMPT_CHUNKS];
 } prompt;
 
+static const struct kv_shape prompt_shape = {.k_type = KV_F16,
+                                             .v_type = KV_F16,
+                                             .k_dimension = PROMPT_WIDTH,
+                                             .v_dimension = PROMPT_WIDTH,
+                                             .k_row_bytes = PROMPT_WIDTH * 2,
+                                             .v_row_bytes = PROMPT_WIDTH * 2,
+                                             .v_offset = 8 * PROMPT_WIDTH * 2,
+                                             .block_bytes = 16 * PROMPT_WIDTH * 2};
+
 static void prompt_run(uint64_t seed) {
-    const uint32_t grid[3] = {1, 1, 1}, block[3] = {PREFILL_WGMMA_THREADS, 1, 1}, row_bytes = PROMPT_WIDTH * 2;
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {PREFILL_WGMMA_THREADS, 1, 1};
     const struct step_head head = {PROMPT_ROWS, 1};
     const struct step_item item = {.pages = (uintptr_t)prompt.pages,
                                    .position_first = PROMPT_FIRST,
@@ -362,14 +371,7 @@ static void prompt_run(uint64_t seed) {
                                            .pools = (uintptr_t)&prompt.pools,
                                            .q = (uintptr_t)prompt.q,
                                            .y = (uintptr_t)prompt.y,
-                                           .shape = {.k_type = KV_F16,
-                                                     .v_type = KV_F16,
-                                                     .k_dimension = PROMPT_WIDTH,
-                                                     .v_dimension = PROMPT_WIDTH,
-                                                     .k_row_bytes = row_bytes,
-                                                     .v_row_bytes = row_bytes,
-                                                     .v_offset = 8 * row_bytes,
-                                                     .block_bytes = 16 * row_bytes},
+                                           .shape = prompt_shape,
                                            .item_count = 1,
                                            .q_stride = PROMPT_WIDTH,
                                            .y_stride = PROMPT_WIDTH,
@@ -379,8 +381,31 @@ static void prompt_run(uint64_t seed) {
     executor_launch(executor_find("planted_prefill"), grid, block, prefill_wgmma_shared(PROMPT_WIDTH), &args, seed);
 }
 
-/* What it gives without a bug test_prefill.c compares with the definition. */
-static void prompt_init(uint64_t seed) {
+/* Its last row alone, to ranges 1 to 3 of 6; partials are left in y. */
+static void decode_run(uint64_t seed) {
+    const uint32_t grid[3] = {PROMPT_CHUNKS, 1, 1}, block[3] = {128, 1, 1};
+    const struct step_row row = {.position = PROMPT_FIRST + PROMPT_ROWS - 1};
+    const struct step_item item = {
+        .pages = (uintptr_t)prompt.pages, .chunk_stride = PROMPT_CHUNKS, .range_first = 1, .range_end = 4};
+    const struct cuda_attention_args args = {.rows = (uintptr_t)&row,
+                                             .items = (uintptr_t)&item,
+                                             .pools = (uintptr_t)&prompt.pools,
+                                             .q = (uintptr_t)prompt.q,
+                                             .partials = (uintptr_t)prompt.y,
+                                             .shape = prompt_shape,
+                                             .row_count = 1,
+                                             .q_stride = PROMPT_WIDTH,
+                                             .kv_head_count = 1,
+                                             .group = 1,
+                                             .partial_stride = attention_partial_stride(PROMPT_WIDTH),
+                                             .scale = 0.125f,
+                                             .ranges = RANGES_OF_ITEM};
+    for (size_t i = 0; i < PROMPT_ROWS * PROMPT_WIDTH; i++) prompt.y[i] = NAN;
+    executor_launch(executor_find("planted_decode"), grid, block, attention_decode_shared(16, 1), &args, seed);
+}
+
+/* What it gives without a bug others compare with the definition: test_prefill.c, test_attention.c. */
+static void prompt_init(void (*run)(uint64_t seed), uint64_t seed) {
     struct random random;
     random_init(&random, seed);
     for (size_t i = 0; i < sizeof prompt.kv / 2; i++) prompt.kv[i] = float_to_half((float)random_normal(&random));
@@ -389,34 +414,38 @@ static void prompt_init(uint64_t seed) {
         .base = {(uintptr_t)prompt.kv}, .slots_per_buffer = 8, .slot_bytes = sizeof prompt.kv / PROMPT_CHUNKS};
     for (uint32_t i = 0; i < PROMPT_CHUNKS; i++) prompt.pages[i] = UINT32_C(1) << 30 | i;
     planted_bug = WGMMA_RIGHT;
-    prompt_run(seed);
+    run(seed);
     memcpy(prompt.want, prompt.y, sizeof prompt.y);
 }
 
-static int prompt_is_wrong(int bug, uint64_t seed) {
+static int run_is_wrong(void (*run)(uint64_t seed), int bug, uint64_t seed) {
     planted_bug = (uint32_t)bug;
     for (uint64_t order = 0; order < (bug == WGMMA_RIGHT ? 1 : ORDERS); order++) {
-        prompt_run(seed + order * SEEDS);
+        run(seed + order * SEEDS);
         if (memcmp(prompt.want, prompt.y, sizeof prompt.y) != 0) return 1;
     }
     return 0;
 }
+static int prompt_is_wrong(int bug, uint64_t seed) { return run_is_wrong(prompt_run, bug, seed); }
+static int decode_is_wrong(int bug, uint64_t seed) { return run_is_wrong(decode_run, bug, seed); }
 
 static void bugs_of_prompts_are_seen(void **state) {
     (void)state;
     const uint64_t seed = test_seed(9);
-    prompt_init(seed);
+    prompt_init(prompt_run, seed);
     bugs_of_text_are_seen(prompt_is_wrong, PREFILL_BEGIN, PREFILL_END, seed);
+    prompt_init(decode_run, seed);
+    bugs_of_text_are_seen(decode_is_wrong, DECODE_BEGIN, DECODE_END, seed);
 }
 
 static void kernels_are_found(void **state) {
     (void)state;
     assert_null(executor_find("planted"));
     assert_string_equal(executor_find("planted_product")->name, "planted_product");
-    static const char *const names[] = {"planted_dense",   "planted_experts", "planted_prefill",
-                                        "planted_product", "planted_tiles",   "planted_turned"};
-    for (size_t i = 0; i < 6; i++) assert_ptr_equal(executor_kernel_at(i), executor_find(names[i]));
-    assert_null(executor_kernel_at(6));
+    static const char *const names[] = {"planted_decode",  "planted_dense", "planted_experts", "planted_prefill",
+                                        "planted_product", "planted_tiles", "planted_turned"};
+    for (size_t i = 0; i < 7; i++) assert_ptr_equal(executor_kernel_at(i), executor_find(names[i]));
+    assert_null(executor_kernel_at(7));
 }
 
 int main(void) {
