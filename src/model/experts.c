@@ -19,22 +19,14 @@ struct mixture {
 
 static void route(const struct layer_pass *pass, const struct mixture *mixture, struct span x,
                   const struct route_rows *rows) {
-    struct forward *forward = pass->forward;
-    const struct device_operations *operations = forward->model->device->operations;
+    const struct forward *forward = pass->forward;
     struct route_operation route = mixture->route;
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = x,
-                                                                   .x_stride = forward->model->config.hidden_size,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {mixture->router},
-                                                                   .biases = {mixture->router_bias},
-                                                                   .y = {rows->scores},
-                                                                   .y_stride = {route.expert_count}});
+    layer_multiply(pass, x, mixture->router, mixture->router_bias, rows->scores);
     route.scores = rows->scores;
     route.row_count = pass->row_count;
     route.picks = rows->picks;
     route.weights = rows->weights;
-    operations->route(forward->stream, &route);
+    forward->model->device->operations->route(forward->stream, &route);
 }
 
 /* What experts are given of rows [first, first + row_count). */

@@ -208,6 +208,9 @@ bool layer_attention(struct layer_pass *pass);
 /* Of a layer that keeps a state: what the next one is expected to choose, by what this one is given. */
 void layer_expect(struct layer_pass *pass);
 
+/* layer_rows.c: y [row_count][rows of the weight] = x W + bias, x [row_count][its columns]. */
+void layer_multiply(const struct layer_pass *pass, struct span x, const struct weight *weight, struct span bias,
+                    struct span y);
 /* layer_rows.c: residual += the product, which has x, its stride, a weight and perhaps a bias; norm: residual =
  * (residual + norm(product)) scale, and normed is lost.  scale 0: 1. */
 void layer_add(struct layer_pass *pass, const struct matmul_operation *product, struct span norm, float scale);

@@ -28,21 +28,12 @@ void layer_narrow(struct layer_pass *pass) {
 /* The same with their q. */
 static void narrow(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct model *model = forward->model;
-    const struct model_config *config = &model->config;
+    const struct model_config *config = &forward->model->config;
     const struct layer_config *layer = layer_config_of(pass);
     layer_narrow(pass);
-    const size_t hidden = config->hidden_size, count = pass->row_count;
-    const size_t width = config->head_count * layer->kv.k_dimension;
-    model->device->operations->matmul(forward->stream,
-                       &(struct matmul_operation){.x = layer_input(pass),
-                                                  .x_stride = hidden,
-                                                  .row_count = count,
-                                                  .weight_count = 1,
-                                                  .weights = {&pass->weights->q},
-                                                  .biases = {pass->weights->q_bias},
-                                                  .y = {config->has_gates ? forward->gated : forward->q},
-                                                  .y_stride = {config->has_gates ? 2 * width : width}});
+    const size_t count = pass->row_count;
+    layer_multiply(pass, layer_input(pass), &pass->weights->q, pass->weights->q_bias,
+                   config->has_gates ? forward->gated : forward->q);
     if (config->has_gates) layer_take_queries(forward, count, layer->kv.k_dimension, forward->q);
     forward_angles(forward, layer->query_rope, forward->narrow.positions + pass->narrow_first,
                    span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)), count,
@@ -88,17 +79,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         x = forward->next.normed;
         layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, x);
     }
-    const size_t width = config->head_count * layer->kv.k_dimension;
-    model->device->operations->matmul(
-        forward->stream,
-        &(struct matmul_operation){.x = x,
-                                   .x_stride = config->hidden_size,
-                                   .row_count = pass->row_count,
-                                   .weight_count = 1,
-                                   .weights = {&weights->q},
-                                   .biases = {weights->q_bias},
-                                   .y = {config->has_gates ? forward->gated : forward->next.q},
-                                   .y_stride = {config->has_gates ? 2 * width : width}});
+    layer_multiply(pass, x, &weights->q, weights->q_bias, config->has_gates ? forward->gated : forward->next.q);
     if (config->has_gates)
         layer_take_queries(forward, pass->row_count, layer->kv.k_dimension, forward->next.q);
     layer_head_norm(pass, layer, forward->next.q, pass->row_count, config->head_count, weights->q_norm);

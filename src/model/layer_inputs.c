@@ -20,13 +20,7 @@ static void token_inputs(const struct layer_pass *pass) {
                                     .y = pass->normed,
                                     .scale = config->embedding_scale};
     operations->embed(forward->stream, &embed);
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
-                                                                   .x_stride = hidden,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {&input->projection},
-                                                                   .y = {forward->gate},
-                                                                   .y_stride = {size}});
+    layer_multiply(pass, pass->normed, &input->projection, (struct span){.buffer = NULL}, forward->gate);
     embed.table = &model->input_table;
     embed.column_first = pass->layer_index * size;
     embed.column_count = size;
@@ -49,18 +43,11 @@ static void token_inputs(const struct layer_pass *pass) {
 void layer_add_inputs(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
-    const struct device_operations *operations = forward->model->device->operations;
+    const struct layer_input_weights *input = &pass->weights->input;
     const size_t size = config->layer_input_size;
     token_inputs(pass);
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->residual,
-                                                                   .x_stride = config->hidden_size,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {&pass->weights->input.gate},
-                                                                   .y = {forward->gate},
-                                                                   .y_stride = {size}});
+    layer_multiply(pass, pass->residual, &input->gate, (struct span){.buffer = NULL}, forward->gate);
     layer_activation(pass, config->activation, size);
-    const struct layer_input_weights *input = &pass->weights->input;
     layer_add(pass, &(struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {&input->output}},
               input->norm_behind, pass->weights->output_scale);
 }

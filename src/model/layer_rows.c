@@ -183,6 +183,19 @@ void layer_norm_rows(const struct layer_pass *pass, struct span x, struct span w
     model->device->operations->norm(pass->forward->stream, &norm);
 }
 
+void layer_multiply(const struct layer_pass *pass, struct span x, const struct weight *weight, struct span bias,
+                    struct span y) {
+    const struct matmul_operation product = {.x = x,
+                                             .x_stride = weight->matrix.columns,
+                                             .row_count = pass->row_count,
+                                             .weight_count = 1,
+                                             .weights = {weight},
+                                             .biases = {bias},
+                                             .y = {y},
+                                             .y_stride = {weight->matrix.rows}};
+    pass->forward->model->device->operations->matmul(pass->forward->stream, &product);
+}
+
 void layer_add(struct layer_pass *pass, const struct matmul_operation *given, struct span norm, float scale) {
     struct forward *forward = pass->forward;
     const bool is_normed = span_exists(norm);

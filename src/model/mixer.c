@@ -72,17 +72,8 @@ static void convolve(const struct forward *forward, const struct state_weights *
                                                       .y_stride = state->channels});
 }
 
-static void multiply(const struct layer_pass *pass, const struct weight *weight, struct span y, size_t width) {
-    const struct forward *forward = pass->forward;
-    const struct model *model = forward->model;
-    model->device->operations->matmul(forward->stream,
-                                      &(struct matmul_operation){.x = pass->normed,
-                                                                 .x_stride = model->config.hidden_size,
-                                                                 .row_count = pass->row_count,
-                                                                 .weight_count = 1,
-                                                                 .weights = {weight},
-                                                                 .y = {y},
-                                                                 .y_stride = {width}});
+static void multiply(const struct layer_pass *pass, const struct weight *weight, struct span y) {
+    layer_multiply(pass, pass->normed, weight, (struct span){.buffer = NULL}, y);
 }
 
 /* Where a delta net's alpha and beta are: if grouped, one row has both, twice as long, and alpha's lie behind. */
@@ -96,9 +87,9 @@ static struct span beta_of(const struct state_config *state, const struct mixed_
 static void multiply_gates(const struct layer_pass *pass, const struct mixed_rows *mixed) {
     const struct state_config *state = &pass->forward->model->config.state;
     const struct state_weights *weights = &pass->weights->state;
-    multiply(pass, &weights->gate, mixed->z, state->out_width);
-    if (!state->is_grouped) multiply(pass, &weights->alpha, mixed->alpha, state->value_heads);
-    multiply(pass, &weights->beta, beta_of(state, mixed), (state->is_grouped ? 2 : 1) * state->value_heads);
+    multiply(pass, &weights->gate, mixed->z);
+    if (!state->is_grouped) multiply(pass, &weights->alpha, mixed->alpha);
+    multiply(pass, &weights->beta, beta_of(state, mixed));
 }
 
 /* Gated delta net (Qwen3-Next, Qwen3.5): in = [q, k, v], convolved, then by the rule; z gates its normed output. */
@@ -150,7 +141,7 @@ bool layer_mixer(struct layer_pass *pass) {
     const struct state_weights *weights = &pass->weights->state;
     const struct mixed_rows mixed = rows_of(forward, pass->batch->ahead, layer->state_first);
     layer_expect(pass);
-    multiply(pass, &weights->in, mixed.in, config->state.in_width);
+    multiply(pass, &weights->in, mixed.in);
     if (layer->mixer == MIXER_DELTA) multiply_gates(pass, &mixed);
     mix(forward, pass->layer_index, &mixed, items_of(pass));
     if (pass->narrow && pass->batch->logit_row_count == 0) return false; /* what is left is the states */
