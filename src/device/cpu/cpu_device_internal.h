@@ -146,6 +146,9 @@ void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
 /* How so many inputs multiply with a weight of this type; NULL: through matvec. */
 const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, enum tensor_type type,
                                               size_t input_count);
+/* A matrix times prepared inputs; method NULL: through matvec, whose inputs are input_bytes apart. */
+void cpu_multiply(const struct cpu_device *device, const struct matmul_method *method, size_t input_bytes,
+                  const struct matmul_args *args);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_update_places(struct stream *stream, const struct update_places_operation *operation);
 /* The addresses of what `count` places name, NULL of PLACE_NOWHERE. */

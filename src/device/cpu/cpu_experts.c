@@ -284,28 +284,20 @@ static void multiply(const struct experts_run *run, size_t index, const struct e
                      size_t begin, size_t rows, float *outputs, size_t stride, uint8_t *kernel_scratch) {
     const struct expert_product *product = &run->products[index];
     const struct matmul_method *method = method_of(run->device, product->weight.type, group->count);
-    const uint8_t *prepared = run->scratch + group->offset[index];
     const size_t row_first = group->expert * product->rows + begin;
     struct matrix part = product->weight;
     part.data = product->places != NULL
                     ? (const uint8_t *)product->places[group->expert] + begin * part.row_bytes
                     : (const uint8_t *)part.data + row_first * part.row_bytes;
     part.rows = rows;
-    if (method != NULL) {
-        const struct matmul_args args = {&part, group->count, prepared,      outputs, stride,
-                                         0,     rows,         kernel_scratch};
-        method->run(&args);
-    }
-    for (size_t first = 0; method == NULL && first < group->count; first += MATVEC_INPUTS_MAX) {
-        const struct matvec_args args = {.weight = &part,
-                                         .input_count = min_size(MATVEC_INPUTS_MAX, group->count - first),
-                                         .inputs = prepared + first * product->input_bytes,
-                                         .outputs = outputs + first * stride,
-                                         .output_stride = stride,
-                                         .row_begin = 0,
-                                         .row_end = rows};
-        run->device->kernels.matvec.run[part.type](&args);
-    }
+    cpu_multiply(run->device, method, product->input_bytes,
+                 &(struct matmul_args){.weight = &part,
+                                       .input_count = group->count,
+                                       .prepared = run->scratch + group->offset[index],
+                                       .outputs = outputs,
+                                       .output_stride = stride,
+                                       .row_end = rows,
+                                       .scratch = kernel_scratch});
     const struct activation_kernels *kernels = &run->device->kernels.activation;
     for (size_t i = 0; i < group->count; i++) {
         float *y = outputs + i * stride;

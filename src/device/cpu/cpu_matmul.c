@@ -183,27 +183,21 @@ static void prepare_unit(const struct matmul_run *run, size_t unit) {
                            begin, min_size(begin + input->unit_inputs, operation->row_count), prepared);
 }
 
-/* outputs[i][row - row_begin of the given weight] for all inputs. */
-static void multiply(const struct matmul_run *run, const struct product *product, const struct matrix *weight,
-                     float *outputs, size_t output_stride, uint8_t *kernel_scratch) {
-    const struct prepared_input *input = product->input;
-    const uint8_t *prepared = run->scratch + input->offset;
-    size_t count = run->operation->row_count;
-    if (product->method != NULL) {
-        const struct matmul_args args = {weight,        count, prepared,     outputs,
-                                         output_stride, 0,     weight->rows, kernel_scratch};
-        product->method->run(&args);
+void cpu_multiply(const struct cpu_device *device, const struct matmul_method *method, size_t input_bytes,
+                  const struct matmul_args *args) {
+    if (method != NULL) {
+        method->run(args);
         return;
     }
-    for (size_t first = 0; first < count; first += MATVEC_INPUTS_MAX) {
-        const struct matvec_args args = {.weight = weight,
-                                         .input_count = min_size(MATVEC_INPUTS_MAX, count - first),
-                                         .inputs = prepared + first * input->input_bytes,
-                                         .outputs = outputs + first * output_stride,
-                                         .output_stride = output_stride,
-                                         .row_begin = 0,
-                                         .row_end = weight->rows};
-        run->device->kernels.matvec.run[weight->type](&args);
+    for (size_t first = 0; first < args->input_count; first += MATVEC_INPUTS_MAX) {
+        const struct matvec_args some = {.weight = args->weight,
+                                         .input_count = min_size(MATVEC_INPUTS_MAX, args->input_count - first),
+                                         .inputs = (const uint8_t *)args->prepared + first * input_bytes,
+                                         .outputs = args->outputs + first * args->output_stride,
+                                         .output_stride = args->output_stride,
+                                         .row_begin = args->row_begin,
+                                         .row_end = args->row_end};
+        device->kernels.matvec.run[args->weight->type](&some);
     }
 }
 
@@ -223,7 +217,14 @@ static void run_panel(const struct matmul_run *run, size_t panel, const struct p
         sums = (float *)(void *)own;
         sums_stride = rows;
     }
-    multiply(run, product, &part, sums, sums_stride, own + run->kernel_offset);
+    cpu_multiply(run->device, product->method, product->input->input_bytes,
+                 &(struct matmul_args){.weight = &part,
+                                       .input_count = run->operation->row_count,
+                                       .prepared = run->scratch + product->input->offset,
+                                       .outputs = sums,
+                                       .output_stride = sums_stride,
+                                       .row_end = rows,
+                                       .scratch = own + run->kernel_offset});
     if (product->scale == NULL && product->bias == NULL && sums == y) return;
     for (size_t i = 0; i < run->operation->row_count; i++) {
         float *sum = sums + i * sums_stride;
