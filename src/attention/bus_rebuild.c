@@ -5,8 +5,6 @@
 #include "attention/rebuild.h"
 #include "attention/split.h"
 #include "base/checked.h"
-#include "cache/page_table.h"
-#include "cache/slab.h"
 #include "platform/clock.h"
 #include "rates/rates.h"
 
@@ -118,17 +116,17 @@ static enum status init(struct bus_rebuild *bus, struct error *error) {
 
 enum status bus_rebuild_create(struct bus_rebuild **result, struct device *device,
                                const struct attention_options *options, struct error *error) {
-    const struct range_form form = device_range_form(device);
+    const size_t chunks = chunks_that_fit(device, options);
     *result = NULL;
-    if (chunks_that_fit(options, &form) < TILE_CHUNKS) return STATUS_OK;
+    if (chunks < TILE_CHUNKS) return STATUS_OK;
     struct bus_rebuild *bus = calloc(1, sizeof *bus);
     *result = bus;
     if (bus == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     *bus = (struct bus_rebuild){.device = device,
                                 .options = *options,
-                                .form = form,
+                                .form = device_range_form(device),
                                 .context = kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS};
-    bus->options.rebuild.chunks = chunks_that_fit(options, &form);
+    bus->options.rebuild.chunks = chunks;
     return init(bus, error);
 }
 
@@ -304,12 +302,7 @@ bool bus_rebuild_takes(const struct bus_rebuild *bus, const struct attention_lay
 
 /* A view of the workspace, from a chunk on. */
 static struct kv_view own_view(struct bus_rebuild *bus, const struct kv_view *others, size_t chunk) {
-    bus->pools = *others->pools;
-    bus->pools.list[POOL_OTHER] = bus->chunks.pool;
-    const struct kv_view view = {.layout = others->layout,
-                                 .pools = &bus->pools,
-                                 .chunks = page_table_lane(&bus->table, 0),
-                                 .chunk_stride = bus->table.chunk_capacity};
+    const struct kv_view view = rebuild_view_of(&bus->pools, &bus->chunks, &bus->table, others);
     return kv_view_chunks(&view, chunk);
 }
 

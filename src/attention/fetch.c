@@ -145,17 +145,15 @@ void fetch_keep_busy(struct fetch *fetch, size_t chunks_max) {
     begin(fetch, arrived + chunks_max, true, true);
 }
 
-bool fetch_has_arrived(struct fetch *fetch) {
-    for (size_t i = fetch->done; i < fetch->count; i++)
-        if (i >= fetch->begun || !kv_fetch_is_ready(&fetch->jobs[i].request)) return false;
-    return true;
-}
-
 bool fetch_have_arrived(struct fetch *fetch, size_t end) {
     ASSERT(end <= fetch->begun);
     for (size_t i = fetch->done; i < end; i++)
         if (!kv_fetch_is_ready(&fetch->jobs[i].request)) return false;
     return true;
+}
+
+bool fetch_has_arrived(struct fetch *fetch) {
+    return fetch->begun == fetch->count && fetch_have_arrived(fetch, fetch->count);
 }
 
 uint64_t fetch_missed(const struct fetch *fetch, size_t end) {

@@ -5,8 +5,6 @@
 #include "attention/rebuild_rates.h"
 #include "base/assert.h"
 #include "base/checked.h"
-#include "cache/page_table.h"
-#include "cache/slab.h"
 #include "platform/clock.h"
 
 enum {
@@ -413,11 +411,16 @@ static size_t place_of(const struct rebuild_run *run, uint64_t index) {
 /* A view of one of the own tables, which shows chunks of the workspace and those of a sequence's view. */
 static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, struct page_table *table,
                                const struct kv_view *others) {
-    rebuild->memory.pools = *others->pools;
-    rebuild->memory.pools.list[POOL_OTHER] = rebuild->memory.chunks.pool;
     page_table_update(table, stream, 0, table->lane_count);
+    return rebuild_view_of(&rebuild->memory.pools, &rebuild->memory.chunks, table, others);
+}
+
+struct kv_view rebuild_view_of(struct kv_pools *pools, const struct slab *chunks, const struct page_table *table,
+                               const struct kv_view *others) {
+    *pools = *others->pools;
+    pools->list[POOL_OTHER] = chunks->pool;
     return (struct kv_view){.layout = others->layout,
-                            .pools = &rebuild->memory.pools,
+                            .pools = pools,
                             .chunks = page_table_lane(table, 0),
                             .chunk_stride = table->chunk_capacity};
 }
