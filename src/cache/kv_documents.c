@@ -277,17 +277,10 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t token_co
 
 static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_tier *tier = sequence->cache->tier;
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < kv_heads(config, layer); head++)
-            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
-                const uint32_t plain = kv_chunk_place(sequence, layer, head, chunk);
-                if (plain != PLACE_NOWHERE) tier_slot_leave(tier, tier_slot_at(tier, plain), sequence);
-                if (!kv_has_quantized(sequence)) continue;
-                const uint32_t quantized = kv_quantized_place(sequence, layer, head, chunk);
-                if (quantized != PLACE_NOWHERE)
-                    tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
-            }
+            for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++)
+                tier_forget_chunk(sequence, layer, head, chunk);
 }
 
 /* Committed pages behind a cut would be written a second time: what was written stays a source up to the cut, and what

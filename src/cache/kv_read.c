@@ -163,6 +163,19 @@ void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot 
     batch->reads[batch->count++] = read;
 }
 
+void tier_forget_chunk(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const uint32_t places[] = {kv_chunk_place(sequence, layer, head, chunk),
+                               kv_has_quantized(sequence) ? kv_quantized_place(sequence, layer, head, chunk)
+                                                          : PLACE_NOWHERE};
+    for (size_t i = 0; i < 2; i++) {
+        if (places[i] == PLACE_NOWHERE) continue;
+        struct slot *slot = tier_slot_at(tier, places[i]);
+        while (slot->state == SLOT_READING) tier_drain(tier, 1);
+        tier_slot_leave(tier, slot, sequence);
+    }
+}
+
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
     struct slot *slot = tier_slot_take(tier, pool, scan);
     while (slot == NULL && tier_wait_reader(tier)) slot = tier_slot_take(tier, pool, scan);

@@ -270,7 +270,9 @@ void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch);
 /* Waits for at least count_min completions of requests. */
 void tier_drain(struct kv_tier *tier, size_t count_min);
 void tier_drain_all(struct kv_tier *tier);
-/* The same, waiting if need be; NULL: no chunk may be evicted. */
+/* A chunk that a sequence does not want any more, in both forms; waits for what is on its way there. */
+void tier_forget_chunk(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk);
+/* tier_slot_take, waiting if need be; NULL: no chunk may be evicted. */
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 /* The same for a chunk that is in none of the pool, in SLOT_DIRTY. */
 struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,

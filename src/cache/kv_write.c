@@ -188,18 +188,9 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
 /* ---- what no window sees ---- */
 
 static void drop_chunk(struct kv_sequence *sequence, size_t layer, uint64_t chunk) {
-    struct kv_tier *tier = sequence->cache->tier;
     const struct sequence_pages *pages = sequence->pages;
     for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++) {
-        const uint32_t places[] = {kv_chunk_place(sequence, layer, head, chunk),
-                                   kv_has_quantized(sequence) ? kv_quantized_place(sequence, layer, head, chunk)
-                                                              : PLACE_NOWHERE};
-        for (size_t i = 0; i < 2; i++) {
-            if (places[i] == PLACE_NOWHERE) continue;
-            struct slot *slot = tier_slot_at(tier, places[i]);
-            while (slot->state == SLOT_READING) tier_drain(tier, 1);
-            tier_slot_leave(tier, slot, sequence);
-        }
+        tier_forget_chunk(sequence, layer, head, chunk);
         if (pages->writes && chunk >= pages->sources[pages->source_count - 1].chunk_first)
             document_drop_page(written_document(sequence), layer, head, chunk);
     }
