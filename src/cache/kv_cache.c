@@ -199,17 +199,12 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     for (size_t i = 0; i < kv_group_count(config); i++) kv_group_layout(config, i, &cache->layouts[i]);
     cache->owner = owner;
     enum status status = owner != NULL ? owner->create(cache, error) : create_slabs(cache, error);
-    if (status != STATUS_OK) {
-        kv_cache_destroy(cache);
-        return status;
-    }
-    if (!columns_init(&cache->columns, column_count) ||
-        !columns_init(&cache->window_columns, window_column_count(config))) {
-        kv_cache_destroy(cache);
-        return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
-                         (unsigned long long)column_count);
-    }
-    status = kv_cache_set_key_index(cache, config->key_index_bytes, config->key_index_layer_first, error);
+    if (status == STATUS_OK && (!columns_init(&cache->columns, column_count) ||
+                                !columns_init(&cache->window_columns, window_column_count(config))))
+        status = error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
+                           (unsigned long long)column_count);
+    if (status == STATUS_OK)
+        status = kv_cache_set_key_index(cache, config->key_index_bytes, config->key_index_layer_first, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
         return status;
@@ -437,12 +432,11 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
     cache->sequence_count++;
-    if (!has_tables) {
-        kv_sequence_destroy(sequence);
-        return error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
-                         (unsigned long long)token_capacity);
-    }
-    enum status status = cache->owner != NULL ? cache->owner->add(sequence, error) : STATUS_OK;
+    enum status status = STATUS_OK;
+    if (!has_tables)
+        status = error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
+                           (unsigned long long)token_capacity);
+    if (status == STATUS_OK && cache->owner != NULL) status = cache->owner->add(sequence, error);
     if (status == STATUS_OK && cache->config.state_floats > 0)
         status = kv_state_create(&sequence->state, cache->device, cache->config.state_floats,
                                  cache->config.state_slots, error);

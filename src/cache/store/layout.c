@@ -138,10 +138,6 @@ static enum status fractions_check(const struct store_layout *layout, struct err
                              SEGMENT_CHUNKS, before);
         TRY(span_check(fractions->later[i].sixteenths, fractions->layer_count, error));
     }
-    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
-        return error_set(error, STATUS_USAGE,
-                         "layout: the fractions of %u layers do not fit into its %d bytes",
-                         fractions->layer_count, STORE_TEXT_MAX);
     return STATUS_OK;
 }
 
@@ -191,9 +187,6 @@ static enum status groups_check(const struct store_layout *layout, struct error 
     if (used[STORE_GROUP_NONE] != (layout->state_bytes > 0))
         return error_set(error, STATUS_USAGE, "layout: states of %u bytes, and no layer that keeps one",
                          layout->state_bytes);
-    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
-        return error_set(error, STATUS_USAGE, "layout: groups of %u layers do not fit into its %d bytes",
-                         layout->layer_count, STORE_TEXT_MAX);
     return STATUS_OK;
 }
 
@@ -210,9 +203,6 @@ static enum status windows_check(const struct store_layout *layout, struct error
         return error_set(error, STATUS_USAGE,
                          "layout: %zu layers with windows of %u tokens, expected some of at most %d, and no states",
                          count, windows->tokens, STORE_WINDOW_LAYERS_MAX);
-    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
-        return error_set(error, STATUS_USAGE, "layout: windows of %u layers do not fit into its %d bytes",
-                         layout->layer_count, STORE_TEXT_MAX);
     return STATUS_OK;
 }
 
@@ -226,7 +216,12 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     TRY(size_check("bytes of states", layout->state_bytes, 0, STORE_STATE_BYTES_MAX, error));
     TRY(groups_check(layout, error));
     TRY(windows_check(layout, error));
-    return fractions_check(layout, error);
+    TRY(fractions_check(layout, error));
+    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
+        return error_set(error, STATUS_USAGE,
+                         "layout: groups, windows and fractions of %u layers do not fit into its %d bytes",
+                         layout->layer_count, STORE_TEXT_MAX);
+    return STATUS_OK;
 }
 
 void layout_format(const struct store_layout *layout, char *text) {
