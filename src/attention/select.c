@@ -313,14 +313,10 @@ const double *select_reuse_thresholds(const struct select *select) { return sele
 
 /* ---- a step ---- */
 
-static bool layer_selects(const struct select *select, size_t layer_index) {
+bool select_layer_chooses(const struct select *select, size_t layer_index) {
     return kv_layer_source(select->shape.groups, layer_index) >= select->options.dense_layers &&
            kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index) > 0 &&
            !kv_layer_slides(select->shape.groups, select->shape.windows, layer_index);
-}
-
-bool select_layer_chooses(const struct select *select, size_t layer_index) {
-    return layer_selects(select, layer_index);
 }
 
 size_t select_unit_tokens(const struct select *select) { return layout_any(select)->unit_tokens; }
@@ -345,7 +341,7 @@ static struct span sums_of(const struct select *select) {
 
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count, struct span step) {
-    if (layout_any(select)->bytes == 0 || !layer_selects(select, layer_index)) return;
+    if (layout_any(select)->bytes == 0 || !select_layer_chooses(select, layer_index)) return;
     const size_t heads = kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index);
     select->device->operations->key_index_build(
         stream, &(struct key_index_build_operation){.layout = layout_of(select, layer_index),
@@ -585,7 +581,7 @@ void select_plan(const struct select *select, const struct choice_query *query, 
     choice->kv_head_count = operation->kv_head_count;
     ASSERT(choice->kv_head_count <= choice->kv_heads_max);
     choice->has_slots = select->dial != NULL && query->sequences != NULL;
-    choice->everything = operation->window != 0 || !layer_selects(select, query->layer_index);
+    choice->everything = operation->window != 0 || !select_layer_chooses(select, query->layer_index);
     if (choice->everything) {
         count_dense(operation, &choice->statistics);
         return;
@@ -795,7 +791,7 @@ enum status select_watch_prefill(struct select *select, struct stream *stream, s
                                  const struct attend_operation *operation, struct choice *choice,
                                  struct error *error) {
     const struct choice_query query = {.layer_index = layer_index, .operation = operation};
-    if (!select_watches_prefill(select) || operation->window != 0 || !layer_selects(select, layer_index))
+    if (!select_watches_prefill(select) || operation->window != 0 || !select_layer_chooses(select, layer_index))
         return STATUS_OK;
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
