@@ -24,8 +24,7 @@ static size_t visible(const struct attended_args *args, size_t position, struct 
 
 static void attend(const struct attended_args *args, size_t query, size_t head, float *scores) {
     const struct model_config *config = &args->samples->model->config;
-    size_t kv_head = head / (config->head_count / config->kv_head_count),
-           size = args->samples->options.window_size;
+    size_t kv_head = head / (config->head_count / config->kv_head_count), size = args->samples->options.window_size;
     const float *keys = args->keys + kv_head * size * config->k_dimension;
     const float *values = args->values + kv_head * size * config->v_dimension;
     const float *q = samples_query(args->samples, args->layer, args->window, query, head);
@@ -44,8 +43,7 @@ static void attend(const struct attended_args *args, size_t query, size_t head, 
             float weight = expf(scores[i] - largest);
             sum += weight;
             if (weight > 0)
-                for (size_t d = 0; d < config->v_dimension; d++)
-                    out[d] += weight * values[i * config->v_dimension + d];
+                for (size_t d = 0; d < config->v_dimension; d++) out[d] += weight * values[i * config->v_dimension + d];
         }
     for (size_t d = 0; d < config->v_dimension; d++) out[d] /= sum;
 }
@@ -55,8 +53,7 @@ static void attended_task(void *context, const struct pool_worker *worker) {
     size_t heads = args->samples->model->config.head_count;
     struct range range = pool_range(worker, args->query_count * heads, 1);
     float *scores = args->scratch + worker->index * args->samples->options.window_size;
-    for (size_t i = range.begin; i < range.end; i++)
-        attend(args, args->query_first + i / heads, i % heads, scores);
+    for (size_t i = range.begin; i < range.end; i++) attend(args, args->query_first + i / heads, i % heads, scores);
 }
 
 void attended_run(struct pool *pool, const struct attended_args *args) {
@@ -64,8 +61,8 @@ void attended_run(struct pool *pool, const struct attended_args *args) {
     pool_run(pool, attended_task, &own);
 }
 
-enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys,
-                          float *values, struct error *error) {
+enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys, float *values,
+                          struct error *error) {
     const struct model_config *config = &samples->model->config;
     size_t size = samples->options.window_size;
     for (size_t head = 0; head < config->kv_head_count; head++) {

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "lab/calibrate/samples.h"
 #include "kernels/kernels.h"
+#include "lab/calibrate/samples.h"
 #include "platform/pool.h"
 
 struct attended_args {
@@ -23,8 +23,8 @@ struct attended_args {
 void attended_run(struct pool *pool, const struct attended_args *args);
 
 /* A layer's keys and values of a window, in the shapes above. */
-enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys,
-                          float *values, struct error *error) STATUS_CHECKED;
+enum status attended_load(const struct samples *samples, size_t layer, size_t window, float *keys, float *values,
+                          struct error *error) STATUS_CHECKED;
 /* A layer's W_O as floats, [hidden_size][head_count * v_dimension].  STATUS_UNSUPPORTED: it has other columns. */
 enum status attended_load_output(const struct samples *samples, const struct kernels *kernels, size_t layer,
                                  float *output, struct error *error) STATUS_CHECKED;

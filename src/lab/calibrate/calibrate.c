@@ -32,16 +32,16 @@ struct calibrate_options calibrate_options_default(void) {
                                       .mask = cpu_default()};
 }
 
-enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model,
-                                  size_t token_count, struct error *error) {
+enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model, size_t token_count,
+                                  struct error *error) {
     uint64_t context = model->config.context_length;
     if (context > 0 && options->window_size > context) options->window_size = (size_t)context;
     while (token_count / options->window_size < WINDOWS_MIN && options->window_size / 2 >= WINDOW_MIN)
         options->window_size /= 2;
     if (options->window_size < WINDOW_MIN || token_count / options->window_size < WINDOWS_MIN)
         return error_set(error, STATUS_USAGE,
-                         "calibrate: the text has %zu tokens; at least %d windows of %d are needed",
-                         token_count, WINDOWS_MIN, WINDOW_MIN);
+                         "calibrate: the text has %zu tokens; at least %d windows of %d are needed", token_count,
+                         WINDOWS_MIN, WINDOW_MIN);
     options->window_count = min_size(options->window_count, token_count / options->window_size);
     options->held_out = max_size(options->window_count / 4, 1);
     options->run_windows = min_size(options->run_windows, options->window_count);
@@ -73,8 +73,7 @@ static double share_of(const struct calibration_run *run, double share) {
 
 static bool told(struct calibration_run *run, double share) {
     const struct calibrate_options *o = run->options;
-    return o->progress != NULL &&
-           o->progress(o->progress_context, run->stage, run->began + run->span * share);
+    return o->progress != NULL && o->progress(o->progress_context, run->stage, run->began + run->span * share);
 }
 
 static bool collected(void *context, uint64_t tokens_done) {
@@ -84,9 +83,7 @@ static bool collected(void *context, uint64_t tokens_done) {
 
 static bool learning(void *context, double share) { return told(context, share); }
 
-static enum status interrupted(struct error *error) {
-    return error_set(error, STATUS_INTERRUPTED, "interrupted");
-}
+static enum status interrupted(struct error *error) { return error_set(error, STATUS_INTERRUPTED, "interrupted"); }
 
 /* ---- stages ---- */
 
@@ -141,8 +138,7 @@ static void take_similarity(struct calibration_run *run) {
         for (size_t j = 0; j < CALIBRATE_QUANTILES; j++) {
             double wanted = quantiles[j] * (double)s->similarity_count, before = 0;
             size_t bin = 0;
-            while (bin + 1 < SIMILARITY_BINS && before + (double)bins[bin] < wanted)
-                before += (double)bins[bin++];
+            while (bin + 1 < SIMILARITY_BINS && before + (double)bins[bin] < wanted) before += (double)bins[bin++];
             double inside = bins[bin] > 0 ? (wanted - before) / (double)bins[bin] : 0;
             run->result->similarity_quantiles[i * CALIBRATE_QUANTILES + j] =
                 (float)(2 * ((double)bin + inside) / SIMILARITY_BINS - 1);
@@ -191,8 +187,7 @@ static enum status study_reuse(struct calibration_run *run, struct error *error)
 /* The head's keys of the training windows are loaded. */
 static enum status find_skew(struct calibration_run *run, size_t layer, size_t kv_head, struct error *error) {
     struct calibration_result *r = run->result;
-    size_t n = r->k_dimension, group = r->head_count / r->kv_head_count,
-           entry = calibration_lane(r, layer, kv_head);
+    size_t n = r->k_dimension, group = r->head_count / r->kv_head_count, entry = calibration_lane(r, layer, kv_head);
     double *memory = calloc(6 * n * n, sizeof *memory), kept;
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     double *queries = memory, *keys = memory + n * n, *skew = memory + 2 * n * n;
@@ -200,8 +195,7 @@ static enum status find_skew(struct calibration_run *run, size_t layer, size_t k
         gram_add(keys, run->head->keys + i * n, n);
     for (size_t window = 0; window < run->head->window_count; window++)
         for (size_t i = 0; i < run->samples.query_count * group; i++)
-            gram_add(queries,
-                     samples_query(&run->samples, layer, window, i / group, kv_head * group + i % group), n);
+            gram_add(queries, samples_query(&run->samples, layer, window, i / group, kv_head * group + i % group), n);
     gram_mirror(keys, n);
     gram_mirror(queries, n);
     skew_find(queries, keys, n, memory + 3 * n * n, skew, &kept);
@@ -316,8 +310,7 @@ enum status calibrate_run(struct calibration_result *result, struct model *model
     if (run.pool == NULL)
         return error_set(error, STATUS_UNSUPPORTED, "calibrate: this device has no threads of its own");
     kernels_init(&run.kernels, options->mask);
-    enum status status =
-        allocate(result) ? STATUS_OK : error_set(error, STATUS_MEMORY, "no memory for a calibration");
+    enum status status = allocate(result) ? STATUS_OK : error_set(error, STATUS_MEMORY, "no memory for a calibration");
     if (status == STATUS_OK) status = collect(&run, tokens, error);
     if (status == STATUS_OK) {
         take_similarity(&run);

@@ -36,10 +36,9 @@ struct calibrate_training {
 struct calibrate_options {
     size_t window_size; /* tokens */
     size_t window_count, held_out;
-    size_t text_queries, probe_queries; /* per window */
-    size_t run_windows, run_count;      /* runs of adjacent positions, that what reuse loses is measured in */
-    size_t decode_windows,
-        decode_count; /* tokens that the model writes behind the text of the first windows */
+    size_t text_queries, probe_queries;  /* per window */
+    size_t run_windows, run_count;       /* runs of adjacent positions, that what reuse loses is measured in */
+    size_t decode_windows, decode_count; /* tokens that the model writes behind the text of the first windows */
     size_t bits[CALIBRATE_BITS_MAX], bits_count;
     struct calibrate_training training;
     double keep; /* the fraction of tokens that recall is measured at */
@@ -54,8 +53,8 @@ struct calibrate_options {
 struct calibrate_options calibrate_options_default(void);
 /* Reduces options to what the text and the model's context hold: window_count * window_size tokens are wanted, a
  * shorter text has fewer or shorter windows.  STATUS_USAGE: too short for 4 windows of 512. */
-enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model,
-                                  size_t token_count, struct error *error) STATUS_CHECKED;
+enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model, size_t token_count,
+                                  struct error *error) STATUS_CHECKED;
 
 struct calibration_result {
     size_t layer_count, head_count, kv_head_count, k_dimension;
@@ -66,8 +65,8 @@ struct calibration_result {
     uint16_t *skew;                                   /* [layer][kv_head][k_dimension][k_dimension] */
     float *skew_kept;                                 /* [layer][kv_head] */
     float *similarity;                                /* [layer][head]: of a text's adjacent queries */
-    float *similarity_decoded;   /* [layer][head]: of adjacent decode steps; NULL: not measured */
-    float *similarity_quantiles; /* [layer][head][CALIBRATE_QUANTILES]: 0.01 0.1 0.5 0.9 0.99 */
+    float *similarity_decoded;                        /* [layer][head]: of adjacent decode steps; NULL: not measured */
+    float *similarity_quantiles;                      /* [layer][head][CALIBRATE_QUANTILES]: 0.01 0.1 0.5 0.9 0.99 */
     /* [layer][head]: the head's queries are zero, so it attends to all tokens equally.  Any k tokens are then its true
      * top k, whatever is learned.  Its similarity and quantiles are 0. */
     bool *idle;
@@ -97,5 +96,5 @@ enum status calibrate_import_heads(struct calibration_result *result, const char
     STATUS_CHECKED;
 
 /* Writes the file atomically: it appears whole or not at all. */
-enum status calibration_write(const struct calibration_result *result, const struct model *model,
-                              const char *path, struct error *error) STATUS_CHECKED;
+enum status calibration_write(const struct calibration_result *result, const struct model *model, const char *path,
+                              struct error *error) STATUS_CHECKED;

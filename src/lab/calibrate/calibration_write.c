@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "lab/calibrate/calibrate.h"
 #include "format/gguf.h"
+#include "lab/calibrate/calibrate.h"
 #include "model/calibration.h"
 
 struct entry { /* of the table */
@@ -24,8 +24,8 @@ struct sidecar {
     float *recalls; /* owned: [bits_count][layer][kv_head][3] */
 };
 
-static struct entry *add(struct sidecar *s, enum tensor_type type, const void *data, uint64_t first,
-                         uint64_t second, uint64_t third) {
+static struct entry *add(struct sidecar *s, enum tensor_type type, const void *data, uint64_t first, uint64_t second,
+                         uint64_t third) {
     ASSERT(s->count < s->capacity);
     struct entry *entry = &s->entries[s->count++];
     *entry = (struct entry){.type = type, .dimensions = {first, second, third}, .data = data};
@@ -66,9 +66,7 @@ static void add_scores(struct sidecar *s, const struct model_config *config) {
         {"head_alone", r->alone, {r->head_count, r->layer_count, 0}},
         {"query_similarity", r->similarity, {r->head_count, r->layer_count, 0}},
         {"query_similarity_decoded", r->similarity_decoded, {r->head_count, r->layer_count, 0}},
-        {"query_similarity_quantiles",
-         r->similarity_quantiles,
-         {CALIBRATE_QUANTILES, r->head_count, r->layer_count}},
+        {"query_similarity_quantiles", r->similarity_quantiles, {CALIBRATE_QUANTILES, r->head_count, r->layer_count}},
         {"kv_sensitivity", r->sensitivity, {STUDY_ROUNDINGS, r->layer_count, 0}},
         {"reuse_curve",
          (const float *)(const void *)r->reuse,
@@ -78,8 +76,7 @@ static void add_scores(struct sidecar *s, const struct model_config *config) {
     for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
         const uint64_t *d = scores[i].dimensions;
         if (scores[i].data == NULL) continue; /* not measured */
-        snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MAX, "%s",
-                 scores[i].name);
+        snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MAX, "%s", scores[i].name);
     }
     for (size_t i = 0; i < r->options.bits_count; i++) {
         float *recalls = s->recalls + i * lanes * 3;
@@ -137,8 +134,8 @@ static enum status write_digest(struct sidecar *s, struct error *error) {
     char text[CALIBRATION_FINGERPRINT_BYTES];
     uint64_t digest = CALIBRATION_DIGEST_BEGIN;
     for (size_t i = 0; i < s->count; i++)
-        digest = calibration_digest(digest, s->entries[i].name, strlen(s->entries[i].name),
-                                    s->entries[i].data, entry_bytes(&s->entries[i]));
+        digest = calibration_digest(digest, s->entries[i].name, strlen(s->entries[i].name), s->entries[i].data,
+                                    entry_bytes(&s->entries[i]));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
     return write_text(s, CALIBRATION_KEY "digest", text, error);
 }
@@ -147,8 +144,7 @@ static enum status write_tensors(struct sidecar *s, const struct model *model, s
     for (size_t i = 0; i < s->count; i++) {
         const struct entry *entry = &s->entries[i];
         uint32_t dimensions = entry->dimensions[2] > 0 ? 3 : 2;
-        TRY(gguf_writer_declare_tensor(s->writer, entry->name, entry->type, dimensions, entry->dimensions,
-                                       error));
+        TRY(gguf_writer_declare_tensor(s->writer, entry->name, entry->type, dimensions, entry->dimensions, error));
     }
     TRY(gguf_writer_begin_data(s->writer, error));
     for (size_t i = 0; i < s->count; i++) {
@@ -159,8 +155,8 @@ static enum status write_tensors(struct sidecar *s, const struct model *model, s
     return gguf_writer_commit(s->writer, error);
 }
 
-enum status calibration_write(const struct calibration_result *result, const struct model *model,
-                              const char *path, struct error *error) {
+enum status calibration_write(const struct calibration_result *result, const struct model *model, const char *path,
+                              struct error *error) {
     struct sidecar s = {.result = result};
     size_t bits_count = result->options.bits_count;
     s.capacity = result->layer_count * (bits_count + 1) + 8 + bits_count;

@@ -13,9 +13,8 @@
 
 enum { DIMENSION_MAX = 1024 }; /* of a head, as models have them (model_internal.h) */
 
-enum status hash_head_create(struct hash_head **head, const struct samples *samples,
-                             const struct kernels *kernels, struct pool *pool,
-                             const struct hash_head_options *options, struct error *error) {
+enum status hash_head_create(struct hash_head **head, const struct samples *samples, const struct kernels *kernels,
+                             struct pool *pool, const struct hash_head_options *options, struct error *error) {
     const struct model_config *config = &samples->model->config;
     size_t dimension = config->k_dimension, pairs = options->query_count * options->keys_per_query;
     struct hash_head *h = calloc(1, sizeof *h);
@@ -36,9 +35,8 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
     h->shape = calloc(dimension * dimension, sizeof(float));
     h->drawn.seeds = calloc(h->query_count, sizeof *h->drawn.seeds);
     h->scores = calloc(pool_thread_count(pool) * h->window_size, sizeof(float));
-    if (h->keys == NULL || h->drawn.queries == NULL || h->drawn.keys == NULL ||
-        h->drawn.keys_across == NULL || h->drawn.labels == NULL || h->shape == NULL ||
-        h->drawn.seeds == NULL || h->scores == NULL) {
+    if (h->keys == NULL || h->drawn.queries == NULL || h->drawn.keys == NULL || h->drawn.keys_across == NULL ||
+        h->drawn.labels == NULL || h->shape == NULL || h->drawn.seeds == NULL || h->scores == NULL) {
         hash_head_destroy(h);
         return error_set(error, STATUS_MEMORY, "no memory for %zu pairs of queries and keys", pairs);
     }
@@ -100,8 +98,7 @@ static void add_queries(const struct hash_head *h, double *moment) {
         for (size_t i = 0; i < h->samples->query_count; i++)
             for (size_t g = 0; g < h->group; g++)
                 gram_add(moment,
-                         samples_query(h->samples, h->layer, h->window_first + window, i,
-                                       h->kv_head * h->group + g),
+                         samples_query(h->samples, h->layer, h->window_first + window, i, h->kv_head * h->group + g),
                          h->dimension);
 }
 
@@ -166,16 +163,14 @@ static void draw_query(struct hash_head *h, size_t index, float *scores) {
         h->drawn.labels[pair] = hash_label(rank, count);
         copy_shaped(h, keys + token * dimension, h->drawn.keys + pair * dimension);
         for (size_t d = 0; d < dimension; d++)
-            h->drawn.keys_across[d * h->query_count * h->keys_per_query + pair] =
-                h->drawn.keys[pair * dimension + d];
+            h->drawn.keys_across[d * h->query_count * h->keys_per_query + pair] = h->drawn.keys[pair * dimension + d];
     }
 }
 
 static void draw_task(void *context, const struct pool_worker *worker) {
     struct hash_head *h = context;
     struct range queries = pool_range(worker, h->query_count, 1);
-    for (size_t i = queries.begin; i < queries.end; i++)
-        draw_query(h, i, h->scores + worker->index * h->window_size);
+    for (size_t i = queries.begin; i < queries.end; i++) draw_query(h, i, h->scores + worker->index * h->window_size);
 }
 
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs) {
@@ -221,8 +216,7 @@ static void encode_window(struct caught_run *run, size_t window) {
                                        .count = 1,
                                        .codes = code,
                                        .norms = &norm});
-        uint8_t *block =
-            run->blocks + (window * run->chunk_count + token / KV_CHUNK_TOKENS) * run->layout.bytes;
+        uint8_t *block = run->blocks + (window * run->chunk_count + token / KV_CHUNK_TOKENS) * run->layout.bytes;
         hash_store(&run->layout, block, token % KV_CHUNK_TOKENS, code, norm);
     }
 }
@@ -241,13 +235,12 @@ static size_t overlap(const uint32_t *a, const uint32_t *b, size_t count) {
 
 static void top(const struct caught_run *run, const float *scores, size_t count, size_t k, uint32_t *indices,
                 void *scratch) {
-    run->head->kernels->top_k.select(&(struct top_k_args){
-        .scores = scores, .count = count, .k = k, .indices = indices, .scratch = scratch});
+    run->head->kernels->top_k.select(
+        &(struct top_k_args){.scores = scores, .count = count, .k = k, .indices = indices, .scratch = scratch});
 }
 
 /* Softmax weights of tokens [0, position] for a query, not yet divided by their sum, which it returns. */
-static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position,
-                    float *weights) {
+static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position, float *weights) {
     float largest = -INFINITY;
     double sum = 0;
     for (size_t i = 0; i <= position; i++) {
@@ -262,8 +255,8 @@ static double weigh(const struct hash_head *h, const float *q, const float *keys
 }
 
 /* The thread's indices are those of k tokens behind the sinks. */
-static double mass_of(const struct caught_run *run, size_t thread, const float *q, const float *keys,
-                      size_t position, size_t k) {
+static double mass_of(const struct caught_run *run, size_t thread, const float *q, const float *keys, size_t position,
+                      size_t k) {
     const struct hash_head *h = run->head;
     const uint32_t *found = run->indices + thread * h->window_size;
     float *weights = run->weighed + thread * h->window_size;
@@ -288,8 +281,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     float *true_scores = run->scores + thread * size, *found = run->found + thread * size;
     uint32_t *true_indices = run->true_indices + thread * size, *indices = run->indices + thread * size;
     const float *keys = h->keys + window * size * h->dimension;
-    const float *q =
-        samples_query(h->samples, h->layer, h->window_first + window, query, h->kv_head * h->group);
+    const float *q = samples_query(h->samples, h->layer, h->window_first + window, query, h->kv_head * h->group);
     float *sum = found; /* sum of the group's queries: q.k is linear in q */
     for (size_t d = 0; d < h->dimension; d++) sum[d] = 0;
     for (size_t i = 0; i < h->group * h->dimension; i++) sum[i % h->dimension] += q[i];
@@ -352,8 +344,7 @@ static bool caught_allocate(struct caught_run *run) {
     run->scratch_bytes = run->score_bytes;
     for (size_t k = 1; k <= h->window_size; k *= 2)
         run->top_bytes = max_size(run->top_bytes, h->kernels->top_k.scratch_bytes(h->window_size, k));
-    run->top_bytes =
-        max_size(run->top_bytes, h->kernels->top_k.scratch_bytes(h->window_size, h->window_size));
+    run->top_bytes = max_size(run->top_bytes, h->kernels->top_k.scratch_bytes(h->window_size, h->window_size));
     run->scratch_bytes += align_up(run->top_bytes, 64);
     run->blocks = aligned_alloc(64, align_up(max_size(chunks * run->layout.bytes, 64), 64));
     run->chunks = calloc(chunks, sizeof *run->chunks);
@@ -372,8 +363,8 @@ static bool caught_allocate(struct caught_run *run) {
     return true;
 }
 
-enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits,
-                             struct hash_keep keep, struct hash_caught *caught, struct error *error) {
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, struct hash_keep keep,
+                             struct hash_caught *caught, struct error *error) {
     struct caught_run run = {.head = head,
                              .weights = weights,
                              .keep = keep,

@@ -28,17 +28,17 @@ struct hash_head {
     /* drawn pairs */
     size_t query_count, keys_per_query;
     bool keeps_length; /* pairs are not scaled: the published recipe */
-    float *shape; /* [dimension][dimension], symmetric: what x is multiplied by before it is learned from */
+    float *shape;      /* [dimension][dimension], symmetric: what x is multiplied by before it is learned from */
     struct drawn_pairs drawn;
-    float *scores;   /* [threads][window_size] */
+    float *scores; /* [threads][window_size] */
 };
 
 struct hash_head_options {
     size_t query_count, keys_per_query; /* of the pairs that hash_head_draw draws */
 };
-enum status hash_head_create(struct hash_head **head, const struct samples *samples,
-                             const struct kernels *kernels, struct pool *pool,
-                             const struct hash_head_options *options, struct error *error) STATUS_CHECKED;
+enum status hash_head_create(struct hash_head **head, const struct samples *samples, const struct kernels *kernels,
+                             struct pool *pool, const struct hash_head_options *options, struct error *error)
+    STATUS_CHECKED;
 void hash_head_destroy(struct hash_head *head); /* NULL allowed */
 /* Loads the keys of windows [window_first, window_first + window_count). */
 enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,
@@ -73,9 +73,8 @@ struct hash_caught {
 };
 enum { HASH_MASS_DIVISOR = 4 };
 /* weights: [dimension][bits]. */
-enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits,
-                             struct hash_keep keep, struct hash_caught *caught, struct error *error)
-    STATUS_CHECKED;
+enum status hash_head_caught(struct hash_head *head, const uint16_t *weights, size_t bits, struct hash_keep keep,
+                             struct hash_caught *caught, struct error *error) STATUS_CHECKED;
 
 /* Random hyperplanes, orthonormal in blocks of `dimension`: [dimension][bits] halves.  The baseline of learning. */
 enum status hash_random_weights(struct random *random, size_t dimension, size_t bits, uint16_t *weights,

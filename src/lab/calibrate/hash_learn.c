@@ -31,9 +31,7 @@ static enum status caught_by(struct learning *l, const uint16_t *weights, struct
 }
 
 /* The windows for choosing: the last ones of the training windows. */
-static size_t choosing_windows(const struct learning *l) {
-    return max_size(l->options->train_windows / 4, 1);
-}
+static size_t choosing_windows(const struct learning *l) { return max_size(l->options->train_windows / 4, 1); }
 
 static enum status load_training(struct learning *l, struct error *error) {
     return hash_head_load(l->head, l->options->layer, l->options->kv_head, 0,
@@ -42,8 +40,8 @@ static enum status load_training(struct learning *l, struct error *error) {
 
 static enum status load_choosing(struct learning *l, struct error *error) {
     size_t count = choosing_windows(l);
-    return hash_head_load(l->head, l->options->layer, l->options->kv_head, l->options->train_windows - count,
-                          count, error);
+    return hash_head_load(l->head, l->options->layer, l->options->kv_head, l->options->train_windows - count, count,
+                          error);
 }
 
 /* Makes the candidate the best one if it is better on the windows for choosing, which must be loaded. */
@@ -61,8 +59,7 @@ static enum status consider(struct learning *l, enum hash_origin origin, double 
 static void frame_across(const struct learning *l, float *across) {
     size_t bits = l->options->training.bits, dimension = l->head->dimension;
     for (size_t j = 0; j < bits; j++)
-        for (size_t d = 0; d < dimension; d++)
-            across[j * dimension + d] = half_to_float(l->frame[d * bits + j]);
+        for (size_t d = 0; d < dimension; d++) across[j * dimension + d] = half_to_float(l->frame[d * bits + j]);
 }
 
 static void take_candidate(struct learning *l) {
@@ -161,9 +158,8 @@ static enum status measure(struct learning *l, struct error *error) {
     return STATUS_OK;
 }
 
-enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options,
-                       struct random *random, uint16_t *weights, struct hash_learned *learned,
-                       struct error *error) {
+enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options, struct random *random,
+                       uint16_t *weights, struct hash_learned *learned, struct error *error) {
     size_t size = head->dimension * options->training.bits;
     ASSERT(options->train_windows >= 2 && options->train_windows < head->samples->options.window_count);
     *learned = (struct hash_learned){0};
@@ -176,12 +172,10 @@ enum status hash_learn(struct hash_head *head, const struct hash_learn_options *
                          .total = (double)(2 * options->training.epochs * options->training.steps)};
     uint16_t *halves = calloc(4 * size, sizeof *halves);
     l.across = calloc(size, sizeof *l.across);
-    enum status status = halves == NULL || l.across == NULL
-                             ? error_set(error, STATUS_MEMORY, "no memory for hash weights")
-                             : STATUS_OK;
+    enum status status =
+        halves == NULL || l.across == NULL ? error_set(error, STATUS_MEMORY, "no memory for hash weights") : STATUS_OK;
     if (status == STATUS_OK) {
-        l.frame = halves, l.candidate = halves + size, l.best = halves + 2 * size,
-        l.published = halves + 3 * size;
+        l.frame = halves, l.candidate = halves + size, l.best = halves + 2 * size, l.published = halves + 3 * size;
         status = learn(&l, error);
     }
     if (status == STATUS_OK) status = measure(&l, error);

@@ -44,6 +44,5 @@ struct hash_learned {
 };
 
 /* weights: out, [dimension][bits] halves.  STATUS_INTERRUPTED: progress returned true. */
-enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options,
-                       struct random *random, uint16_t *weights, struct hash_learned *learned,
-                       struct error *error) STATUS_CHECKED;
+enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options, struct random *random,
+                       uint16_t *weights, struct hash_learned *learned, struct error *error) STATUS_CHECKED;

@@ -46,12 +46,12 @@ struct hash_trainer {
     size_t dimension, pair_max, thread_count;
     float *weights, *velocity, *gradient; /* [bits][dimension] */
     struct slots slots;
-    double *balance;                      /* [bits] */
-    float *codes;                         /* [SLOTS][bits][pairs of a slot]: of keys, then their gradients */
-    float *query_codes;                   /* [queries][bits] */
-    double *square;                       /* [side][side]: D */
-    uint8_t *prepared;                    /* [thread_count][prepared_bytes] */
-    uint8_t *scratch;                     /* [thread_count][scratch_bytes] */
+    double *balance;    /* [bits] */
+    float *codes;       /* [SLOTS][bits][pairs of a slot]: of keys, then their gradients */
+    float *query_codes; /* [queries][bits] */
+    double *square;     /* [side][side]: D */
+    uint8_t *prepared;  /* [thread_count][prepared_bytes] */
+    uint8_t *scratch;   /* [thread_count][scratch_bytes] */
     size_t prepared_bytes, scratch_bytes;
     const struct hash_pairs *pairs; /* of the present run */
 };
@@ -88,9 +88,8 @@ static bool allocate(struct hash_trainer *t) {
            t->query_codes != NULL && t->square != NULL && t->prepared != NULL && t->scratch != NULL;
 }
 
-enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
-                                const struct matmul_kernels *kernels, const struct hash_training *training,
-                                struct error *error) {
+enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool, const struct matmul_kernels *kernels,
+                                const struct hash_training *training, struct error *error) {
     const size_t pair_max = training->pair_max;
     ASSERT(pair_max % HASH_PAIR_SLOTS == 0 && training->bits % 32 == 0 && training->bits > 0 &&
            training->dimension > 0);
@@ -153,13 +152,10 @@ struct rows {
 };
 
 /* y[row][out] = sum over c < columns of x[row][c] * w[out][c], by the calling thread. */
-static void multiply(const struct hash_trainer *t, size_t thread, struct rows x, struct rows w,
-                     size_t columns, float *y) {
-    const struct matrix weight = {.type = TENSOR_F32,
-                                  .data = w.data,
-                                  .rows = w.count,
-                                  .columns = columns,
-                                  .row_bytes = w.stride * sizeof(float)};
+static void multiply(const struct hash_trainer *t, size_t thread, struct rows x, struct rows w, size_t columns,
+                     float *y) {
+    const struct matrix weight = {
+        .type = TENSOR_F32, .data = w.data, .rows = w.count, .columns = columns, .row_bytes = w.stride * sizeof(float)};
     void *prepared = t->prepared + thread * t->prepared_bytes;
     t->product->prepare(x.data, x.stride, x.count, columns, 0, x.count, prepared);
     t->product->run(&(struct matmul_args){.weight = &weight,
@@ -191,8 +187,7 @@ static void slot_forward(struct hash_trainer *t, size_t slot, size_t thread) {
     float *codes = t->codes + slot * bits * count, scale = (float)(t->training.slope / 2);
     encode_queries(t, slot * queries, (slot + 1) * queries);
     multiply(t, thread, (struct rows){t->weights, bits, t->dimension},
-             (struct rows){pairs->keys + slot * count * t->dimension, count, t->dimension}, t->dimension,
-             codes);
+             (struct rows){pairs->keys + slot * count * t->dimension, count, t->dimension}, t->dimension, codes);
     for (size_t j = 0; j < bits; j++) {
         float *row = codes + j * count;
         double sum = 0;
@@ -212,8 +207,7 @@ static double pair_backward(struct hash_trainer *t, size_t query_index, size_t b
     const float *labels = t->pairs->labels + query_index * count;
     float *of_query = &t->query_codes[query_index * t->training.bits + bit];
     const float query_code = *of_query, balance = (float)t->balance[bit];
-    float scale =
-        (float)(2 * t->training.epsilon / (double)(t->pairs->query_count * t->pairs->keys_per_query));
+    float scale = (float)(2 * t->training.epsilon / (double)(t->pairs->query_count * t->pairs->keys_per_query));
     float half_slope = (float)(t->training.slope / 2), loss = 0, query = 0;
     for (size_t i = 0; i < count; i++) {
         float code = codes[i], difference = code - query_code, pull = labels[i] * difference;
@@ -236,13 +230,12 @@ static void slot_backward(struct hash_trainer *t, size_t slot, size_t thread) {
             loss += pair_backward(t, slot * queries + q, j, codes + j * count + q * per_query);
     t->slots.loss[slot] = loss;
     multiply(t, thread, (struct rows){codes, bits, count},
-             (struct rows){pairs->keys_across + slot * count, dimension, pairs->query_count * per_query},
-             count, gradient);
+             (struct rows){pairs->keys_across + slot * count, dimension, pairs->query_count * per_query}, count,
+             gradient);
     for (size_t q = slot * queries; q < (slot + 1) * queries; q++)
         for (size_t j = 0; j < bits; j++)
             for (size_t d = 0; d < dimension; d++)
-                gradient[j * dimension + d] +=
-                    t->query_codes[q * bits + j] * pairs->queries[q * dimension + d];
+                gradient[j * dimension + d] += t->query_codes[q * bits + j] * pairs->queries[q * dimension + d];
 }
 
 /* The sums become dL/d(code) of the balance term: 2 lambda sum / (N bits)^2. */
@@ -250,8 +243,7 @@ static void balance_codes(struct hash_trainer *t) {
     double scale = 1 / (double)(t->pairs->query_count * t->pairs->keys_per_query * t->training.bits);
     for (size_t j = 0; j < t->training.bits; j++) {
         double sum = 0;
-        for (size_t slot = 0; slot < HASH_PAIR_SLOTS; slot++)
-            sum += t->slots.sums[slot * t->training.bits + j];
+        for (size_t slot = 0; slot < HASH_PAIR_SLOTS; slot++) sum += t->slots.sums[slot * t->training.bits + j];
         t->balance[j] = 2 * t->training.lambda * sum * scale * scale;
     }
 }
@@ -289,8 +281,7 @@ static double decorrelation(struct hash_trainer *t) {
         for (size_t a = 0; a < side; a++)
             for (size_t b = 0; b < side; b++)
                 for (size_t d = 0; d < dimension; d++)
-                    t->square[a * side + b] +=
-                        (double)(t->weights[a * dimension + d] * t->weights[b * dimension + d]);
+                    t->square[a * side + b] += (double)(t->weights[a * dimension + d] * t->weights[b * dimension + d]);
     for (size_t a = 0; a < side; a++) t->square[a * side + a] -= target;
     for (size_t i = 0; i < side * side; i++) norm += t->square[i] * t->square[i];
     return sqrt(norm);
@@ -345,8 +336,7 @@ double hash_trainer_step(struct hash_trainer *trainer, const struct hash_pairs *
     size_t size = how->bits * trainer->dimension;
     float rate = (float)how->rate, momentum = (float)how->momentum, decay = (float)how->decay;
     for (size_t i = 0; i < size; i++) {
-        trainer->velocity[i] =
-            momentum * trainer->velocity[i] + trainer->gradient[i] + decay * trainer->weights[i];
+        trainer->velocity[i] = momentum * trainer->velocity[i] + trainer->gradient[i] + decay * trainer->weights[i];
         trainer->weights[i] -= rate * trainer->velocity[i];
     }
     return loss;

@@ -37,8 +37,8 @@ struct hash_pairs {
     size_t dimension, query_count, keys_per_query; /* query_count a multiple of HASH_PAIR_SLOTS */
     const float *queries;                          /* [query_count][dimension] */
     const float *keys;                             /* [query_count][keys_per_query][dimension] */
-    const float *keys_across; /* the same transposed: [dimension][query_count * keys_per_query] */
-    const float *labels;      /* [query_count][keys_per_query] */
+    const float *keys_across;                      /* the same transposed: [dimension][query_count * keys_per_query] */
+    const float *labels;                           /* [query_count][keys_per_query] */
 };
 
 /* Work is always cut into this number of parts, so results do not depend on the number of threads. */
@@ -49,9 +49,8 @@ enum { HASH_PAIR_SLOTS = 16 };
 float hash_label(size_t rank, size_t count);
 
 struct hash_trainer;
-enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
-                                const struct matmul_kernels *kernels, const struct hash_training *training,
-                                struct error *error) STATUS_CHECKED;
+enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool, const struct matmul_kernels *kernels,
+                                const struct hash_training *training, struct error *error) STATUS_CHECKED;
 void hash_trainer_destroy(struct hash_trainer *trainer); /* NULL allowed */
 /* Draws a new W from the normal distribution and zeroes the momentum. */
 void hash_trainer_reset(struct hash_trainer *trainer, struct random *random);

@@ -50,17 +50,16 @@ static enum status read_lines(struct calibration_result *result, const char *pat
         TRY(read_line(&(struct line){path, number, line}, row, result->head_count, &count, error));
         if (count == 0) continue;
         if (count != result->kv_head_count && count != result->head_count)
-            return error_set(error, STATUS_USAGE,
-                             "%s: line %zu: %zu scores; this model has %zu KV heads and %zu heads", path,
-                             number, count, result->kv_head_count, result->head_count);
+            return error_set(error, STATUS_USAGE, "%s: line %zu: %zu scores; this model has %zu KV heads and %zu heads",
+                             path, number, count, result->kv_head_count, result->head_count);
         if (layer == result->layer_count)
-            return error_set(error, STATUS_USAGE, "%s: line %zu: this model has only %zu layers", path,
-                             number, result->layer_count);
+            return error_set(error, STATUS_USAGE, "%s: line %zu: this model has only %zu layers", path, number,
+                             result->layer_count);
         take_row(result, layer++, row, count);
     }
     if (layer != result->layer_count)
-        return error_set(error, STATUS_USAGE, "%s: %zu lines of scores; this model has %zu layers", path,
-                         layer, result->layer_count);
+        return error_set(error, STATUS_USAGE, "%s: %zu lines of scores; this model has %zu layers", path, layer,
+                         result->layer_count);
     return STATUS_OK;
 }
 

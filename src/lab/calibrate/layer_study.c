@@ -47,9 +47,8 @@ void study_round_channel_4(float *x, size_t count, size_t dimension) {
 
 /* ---- the study ---- */
 
-enum status layer_study_create(struct layer_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool,
-                               const struct layer_study_options *options, struct error *error) {
+enum status layer_study_create(struct layer_study **study, const struct samples *samples, const struct kernels *kernels,
+                               struct pool *pool, const struct layer_study_options *options, struct error *error) {
     const struct model_config *config = &samples->model->config;
     size_t size = samples->options.window_size, queries = samples->query_count * config->head_count;
     struct layer_study *s = calloc(1, sizeof *s);
@@ -142,8 +141,7 @@ static double add_query(struct layer_study *s, size_t query, double *g, double *
         for (size_t d = 0; d < dimension; d++) other[d] -= full[d];
     }
     double norm = square(whole, hidden);
-    for (size_t h = 0; h < heads; h++)
-        project(s, h, s->other + (query * heads + h) * dimension, work + h * hidden);
+    for (size_t h = 0; h < heads; h++) project(s, h, s->other + (query * heads + h) * dimension, work + h * hidden);
     for (size_t a = 0; a < heads; a++)
         for (size_t b = 0; b < heads; b++) {
             double sum = 0;
@@ -191,8 +189,7 @@ static void round_all(struct layer_study *s, enum study_rounding rounding) {
     size_t size = s->samples->options.window_size;
     bool of_keys = rounding == STUDY_K8 || rounding == STUDY_K4;
     size_t dimension = of_keys ? config->k_dimension : config->v_dimension;
-    memcpy(s->rounded, of_keys ? s->keys : s->values,
-           config->kv_head_count * size * dimension * sizeof(float));
+    memcpy(s->rounded, of_keys ? s->keys : s->values, config->kv_head_count * size * dimension * sizeof(float));
     for (size_t head = 0; head < config->kv_head_count; head++) {
         float *x = s->rounded + head * size * dimension;
         switch (rounding) {
@@ -225,8 +222,8 @@ static double errors(struct layer_study *s, size_t count, double *work) {
     return sum;
 }
 
-static enum status study_rounding(struct layer_study *s, size_t layer, size_t window_first,
-                                  float *sensitivity, struct error *error) {
+static enum status study_rounding(struct layer_study *s, size_t layer, size_t window_first, float *sensitivity,
+                                  struct error *error) {
     const struct samples *samples = s->samples;
     size_t count = samples->options.text_queries;
     double sums[STUDY_ROUNDINGS] = {0}, *work = calloc(3 * samples->model->config.hidden_size, sizeof *work);
@@ -240,8 +237,7 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
         for (enum study_rounding r = STUDY_K8; r < STUDY_ROUNDINGS; r++) {
             bool of_keys = r == STUDY_K8 || r == STUDY_K4;
             round_all(s, r);
-            attend(s, queries, of_keys ? s->rounded : s->keys, of_keys ? s->values : s->rounded, false,
-                   s->other);
+            attend(s, queries, of_keys ? s->rounded : s->keys, of_keys ? s->values : s->rounded, false, s->other);
             sums[r] += errors(s, count, work);
         }
     }

@@ -35,9 +35,9 @@ struct layer_study {
     float *keys, *values, *rounded, *scratch, *full, *other, *output;
 };
 
-enum status layer_study_create(struct layer_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool,
-                               const struct layer_study_options *options, struct error *error) STATUS_CHECKED;
+enum status layer_study_create(struct layer_study **study, const struct samples *samples, const struct kernels *kernels,
+                               struct pool *pool, const struct layer_study_options *options, struct error *error)
+    STATUS_CHECKED;
 void layer_study_destroy(struct layer_study *study); /* NULL allowed */
 
 /* Filled: importance, alone: [head_count] each; sensitivity: [STUDY_ROUNDINGS]. */

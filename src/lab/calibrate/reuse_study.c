@@ -46,9 +46,7 @@ struct walk {
 
 /* ---- life ---- */
 
-static size_t group_of(const struct model_config *config) {
-    return config->head_count / config->kv_head_count;
-}
+static size_t group_of(const struct model_config *config) { return config->head_count / config->kv_head_count; }
 
 static bool walk_init(struct walk *walk, const struct reuse_study *s) {
     const struct model_config *config = &s->samples->model->config;
@@ -80,8 +78,7 @@ static void walk_deinit(struct walk *walk) {
 static bool allocate(struct reuse_study *s) {
     const struct model_config *config = &s->samples->model->config;
     const struct samples_options *o = &s->samples->options;
-    const size_t lanes = o->run_windows * config->kv_head_count,
-                 width = group_of(config) * config->v_dimension;
+    const size_t lanes = o->run_windows * config->kv_head_count, width = group_of(config) * config->v_dimension;
     s->keys = calloc(lanes * o->window_size, config->k_dimension * sizeof(float));
     s->values = calloc(lanes * o->window_size, config->v_dimension * sizeof(float));
     s->output = calloc(config->hidden_size * config->head_count, config->v_dimension * sizeof(float));
@@ -97,9 +94,8 @@ static bool allocate(struct reuse_study *s) {
     return true;
 }
 
-enum status reuse_study_create(struct reuse_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool,
-                               const struct reuse_study_options *options, struct error *error) {
+enum status reuse_study_create(struct reuse_study **study, const struct samples *samples, const struct kernels *kernels,
+                               struct pool *pool, const struct reuse_study_options *options, struct error *error) {
     struct reuse_study *s = calloc(1, sizeof *s);
     *study = NULL;
     if (s == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
@@ -120,8 +116,7 @@ enum status reuse_study_create(struct reuse_study **study, const struct samples 
 
 void reuse_study_destroy(struct reuse_study *study) {
     if (study == NULL) return;
-    for (size_t i = 0; study->walks != NULL && i < pool_thread_count(study->pool); i++)
-        walk_deinit(&study->walks[i]);
+    for (size_t i = 0; study->walks != NULL && i < pool_thread_count(study->pool); i++) walk_deinit(&study->walks[i]);
     free(study->keys);
     free(study->values);
     free(study->output);
@@ -146,8 +141,8 @@ static const float *query_at(const struct reuse_study *s, const struct lane *lan
 }
 
 /* Softmax of one head's scores of tokens [0, end), and its output. */
-static void attend(const struct reuse_study *s, const struct lane *lane, const float *q, size_t end,
-                   float *weights, float *out) {
+static void attend(const struct reuse_study *s, const struct lane *lane, const float *q, size_t end, float *weights,
+                   float *out) {
     const struct model_config *config = &s->samples->model->config;
     float largest = -INFINITY, sum = 0;
     for (size_t i = 0; i < end; i++) {
@@ -195,24 +190,21 @@ static void add_token(float *out, float *sum, const float *weights, const float 
 static double error_of(const struct reuse_study *s, const struct lane *lane, struct walk *walk, size_t step,
                        size_t chosen, size_t end) {
     const struct model_config *config = &s->samples->model->config;
-    const size_t group = group_of(config), size = s->samples->options.window_size,
-                 dimension = config->v_dimension, width = group * dimension;
+    const size_t group = group_of(config), size = s->samples->options.window_size, dimension = config->v_dimension,
+                 width = group * dimension;
     const size_t window = end - (step - chosen) - s->options.recent;
     const float *full =
-        s->full +
-        ((lane->window * s->samples->options.run_count + step) * config->head_count + lane->kv_head * group) *
-            dimension;
+        s->full + ((lane->window * s->samples->options.run_count + step) * config->head_count + lane->kv_head * group) *
+                      dimension;
     memset(walk->off, 0, width * sizeof *walk->off);
     for (size_t head = 0; head < group; head++) {
         const float *weights = walk->weights + head * size;
         float *off = walk->off + head * dimension, sum = 0;
-        for (size_t i = 0; i < s->options.sinks; i++)
-            add_token(off, &sum, weights, lane->values, i, dimension);
+        for (size_t i = 0; i < s->options.sinks; i++) add_token(off, &sum, weights, lane->values, i, dimension);
         for (size_t i = 0; i < walk->counts[chosen]; i++)
             add_token(off, &sum, weights, lane->values, walk->lists[chosen * s->picks_max + i], dimension);
         for (size_t i = window; i < end; i++) add_token(off, &sum, weights, lane->values, i, dimension);
-        for (size_t d = 0; d < dimension; d++)
-            off[d] = (sum > 0 ? off[d] / sum : 0) - full[head * dimension + d];
+        for (size_t d = 0; d < dimension; d++) off[d] = (sum > 0 ? off[d] / sum : 0) - full[head * dimension + d];
     }
     const float *gram = s->gram + lane->kv_head * width * width;
     for (size_t i = 0; i < width; i++) walk->product[i] = dot(gram + i * width, walk->off, width);
@@ -226,15 +218,14 @@ static bool is_alike(const struct reuse_study *s, const struct lane *lane, struc
     for (size_t head = 0; head < group; head++)
         walk->similarities[head] =
             label_cosine(query_at(s, lane, step, head), query_at(s, lane, chosen, head), config->k_dimension);
-    return label_similarity(s->rule.aggregate, walk->similarities, s->importance + lane->kv_head * group,
-                            group) >= threshold;
+    return label_similarity(s->rule.aggregate, walk->similarities, s->importance + lane->kv_head * group, group) >=
+           threshold;
 }
 
 /* ---- a run ---- */
 
 /* Each threshold's step that chose last. */
-static void follow(const struct reuse_study *s, const struct lane *lane, struct walk *walk,
-                   struct head_run *run) {
+static void follow(const struct reuse_study *s, const struct lane *lane, struct walk *walk, struct head_run *run) {
     const struct model_config *config = &s->samples->model->config;
     const size_t group = group_of(config), size = s->samples->options.window_size,
                  count = s->samples->options.run_count;
@@ -246,9 +237,8 @@ static void follow(const struct reuse_study *s, const struct lane *lane, struct 
         for (size_t i = 0; i <= REUSE_STUDY_AGE; i++) errors[i] = -1;
         for (size_t head = 0; head < group; head++)
             attend(s, lane, query_at(s, lane, step, head), end, walk->weights + head * size,
-                   s->full +
-                       ((lane->window * count + step) * config->head_count + lane->kv_head * group + head) *
-                           config->v_dimension);
+                   s->full + ((lane->window * count + step) * config->head_count + lane->kv_head * group + head) *
+                                 config->v_dimension);
         choose(s, walk, step, end);
         const double fresh = error_of(s, lane, walk, step, step, end);
         for (size_t i = 0; i < REUSE_CURVE_POINTS; i++) {

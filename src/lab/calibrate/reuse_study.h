@@ -11,8 +11,8 @@
 #pragma once
 
 #include "attention/reuse_thresholds.h"
-#include "lab/calibrate/samples.h"
 #include "kernels/kernels.h"
+#include "lab/calibrate/samples.h"
 #include "platform/pool.h"
 
 enum { REUSE_STUDY_AGE = 64 };
@@ -24,9 +24,9 @@ struct reuse_study_options {
     size_t sinks, recent;
 };
 
-enum status reuse_study_create(struct reuse_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool,
-                               const struct reuse_study_options *options, struct error *error) STATUS_CHECKED;
+enum status reuse_study_create(struct reuse_study **study, const struct samples *samples, const struct kernels *kernels,
+                               struct pool *pool, const struct reuse_study_options *options, struct error *error)
+    STATUS_CHECKED;
 void reuse_study_destroy(struct reuse_study *study); /* NULL allowed */
 /* curves: [kv_head_count][REUSE_CURVE_POINTS].  importance: [head_count], of the layer. */
 enum status reuse_study_run(struct reuse_study *study, size_t layer, const float *importance,

@@ -44,8 +44,7 @@ static void place_probes(struct random *random, int32_t *window, size_t size, si
 static void draw_probes(struct random *random, size_t text, size_t probe_count, size_t count, size_t *out) {
     enum { TELLING = 4, KNOWN = SAMPLES_SPAN - TELLING };
     draw(random, 0, probe_count / SAMPLES_SPAN * KNOWN, count, out);
-    for (size_t i = 0; i < count; i++)
-        out[i] = text + out[i] / KNOWN * SAMPLES_SPAN + TELLING + out[i] % KNOWN;
+    for (size_t i = 0; i < count; i++) out[i] = text + out[i] / KNOWN * SAMPLES_SPAN + TELLING + out[i] % KNOWN;
 }
 
 static void prepare_windows(struct samples *s, const int32_t *tokens) {
@@ -75,8 +74,7 @@ static double cosine_of(const float *before, const float *now, size_t dimension)
     return first > 0 && second > 0 ? dot / sqrt(first * second) : 0;
 }
 
-static void add_similarity(struct samples *s, size_t layer, size_t head, const float *before,
-                           const float *now) {
+static void add_similarity(struct samples *s, size_t layer, size_t head, const float *before, const float *now) {
     const double cosine = cosine_of(before, now, s->model->config.k_dimension);
     size_t entry = layer * s->model->config.head_count + head;
     if (s->run.is_decoding) {
@@ -91,8 +89,7 @@ static void add_similarity(struct samples *s, size_t layer, size_t head, const f
 /* The rows of a block that belong to the window's run. */
 static void keep_run(struct samples *s, size_t layer, const float *q, size_t row_count) {
     const struct samples_options *o = &s->options;
-    const size_t width = s->model->config.head_count * s->model->config.k_dimension,
-                 first = samples_run_first(s);
+    const size_t width = s->model->config.head_count * s->model->config.k_dimension, first = samples_run_first(s);
     if (s->run.window >= o->run_windows) return;
     float *run = s->runs + (layer * o->run_windows + s->run.window) * o->run_count * width;
     for (size_t row = 0; row < row_count; row++) {
@@ -115,8 +112,7 @@ static void see_queries(void *context, const struct attention_event *event) {
         size_t position = s->run.block_first + row;
         if (s->run.is_decoding || (position >= 2 && position < text)) /* token 0 is a sink of its own kind */
             for (size_t head = 0; head < config->head_count; head++)
-                add_similarity(s, layer, head, previous + head * config->k_dimension,
-                               now + head * config->k_dimension);
+                add_similarity(s, layer, head, previous + head * config->k_dimension, now + head * config->k_dimension);
         memcpy(previous, now, width * sizeof *now);
         if (layer == first && s->run.is_decoding) s->decoded_count++;
         if (layer == first && position >= 2 && position < text) s->similarity_count++;
@@ -194,11 +190,9 @@ static enum status run_window(struct samples *s, struct error *error) {
         rows = min_size(o->block, o->window_size - first);
         if (writes && first < text) rows = min_size(rows, text - first);
         const bool ends = writes && first + rows == text;
-        TRY(run_rows(s, s->tokens + s->run.window * o->window_size + first, first, rows,
-                     ends ? &logits : NULL, error));
+        TRY(run_rows(s, s->tokens + s->run.window * o->window_size + first, first, rows, ends ? &logits : NULL, error));
         if (ends) TRY(write_on(s, text, logits, error));
-        if (o->progress != NULL &&
-            o->progress(o->progress_context, s->run.window * o->window_size + first + rows))
+        if (o->progress != NULL && o->progress(o->progress_context, s->run.window * o->window_size + first + rows))
             return error_set(error, STATUS_INTERRUPTED, "interrupted");
     }
     return STATUS_OK;
@@ -232,12 +226,11 @@ static enum status allocate(struct samples *s, struct error *error) {
     s->run.row_positions = calloc(o->block, sizeof *s->run.row_positions);
     s->run.previous = calloc(heads * config->k_dimension, sizeof *s->run.previous);
     s->sequences = calloc(windows, sizeof(struct kv_sequence *));
-    if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->runs == NULL ||
-        s->similarity == NULL || s->similarity_sum == NULL || s->decoded_sum == NULL ||
-        s->run.draws == NULL || s->run.row_positions == NULL || s->run.previous == NULL ||
-        s->sequences == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
-                         windows, o->window_size);
+    if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->runs == NULL || s->similarity == NULL ||
+        s->similarity_sum == NULL || s->decoded_sum == NULL || s->run.draws == NULL || s->run.row_positions == NULL ||
+        s->run.previous == NULL || s->sequences == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens", windows,
+                         o->window_size);
     TRY(create_cache(s, error));
     s->chunk = malloc(kv_cache_layout(s->cache)->chunk_bytes);
     if (s->chunk == NULL) return error_set(error, STATUS_MEMORY, "no memory for a chunk");
@@ -308,15 +301,13 @@ void samples_deinit(struct samples *samples) {
 
 /* ---- reading ---- */
 
-const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
-                           size_t head) {
+const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query, size_t head) {
     const struct model_config *config = &samples->model->config;
     size_t entry = (layer * samples->options.window_count + window) * samples->query_count + query;
     return samples->queries + (entry * config->head_count + head) * config->k_dimension;
 }
 
-const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
-                               size_t head) {
+const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step, size_t head) {
     const struct model_config *config = &samples->model->config;
     const struct samples_options *o = &samples->options;
     const size_t entry = (layer * o->run_windows + window) * o->run_count + step;
@@ -333,30 +324,28 @@ size_t samples_position(const struct samples *samples, size_t window, size_t que
 
 /* Rows of one KV head as floats; row_at: kv_k_row or kv_v_row. */
 static enum status read_rows(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                             const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
-                             size_t dimension, float *out, struct error *error) {
+                             const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t), size_t dimension,
+                             float *out, struct error *error) {
     const struct kv_layout *layout = kv_cache_layout(samples->cache);
     for (size_t row = 0; row < samples->options.window_size; row++, out += dimension) {
-        const struct span chunk =
-            kv_sequence_chunk(samples->sequences[window], layer, kv_head, row / KV_CHUNK_TOKENS);
+        const struct span chunk = kv_sequence_chunk(samples->sequences[window], layer, kv_head, row / KV_CHUNK_TOKENS);
         if (row % KV_CHUNK_TOKENS == 0)
-            TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk,
-                            layout->chunk_bytes, error));
-        const uint16_t *halves =
-            (const uint16_t *)(const void *)row_at(layout, samples->chunk, row % KV_CHUNK_TOKENS);
+            TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk, layout->chunk_bytes,
+                            error));
+        const uint16_t *halves = (const uint16_t *)(const void *)row_at(layout, samples->chunk, row % KV_CHUNK_TOKENS);
         for (size_t d = 0; d < dimension; d++) out[d] = half_to_float(halves[d]);
     }
     return STATUS_OK;
 }
 
-enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                         float *out, struct error *error) {
+enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, float *out,
+                         struct error *error) {
     const size_t dimension = kv_cache_layout(samples->cache)->k_dimension;
     return read_rows(samples, layer, window, kv_head, kv_k_row, dimension, out, error);
 }
 
-enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                           float *out, struct error *error) {
+enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, float *out,
+                           struct error *error) {
     const size_t dimension = kv_cache_layout(samples->cache)->v_dimension;
     return read_rows(samples, layer, window, kv_head, kv_v_row, dimension, out, error);
 }

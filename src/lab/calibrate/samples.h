@@ -30,9 +30,8 @@ enum { SAMPLES_SPAN = 32 }; /* tokens of a copied span, as in a passkey of DuoAt
 struct samples_options {
     size_t window_size, window_count, held_out; /* held_out of window_count */
     size_t text_queries, probe_queries;         /* positions kept per window */
-    size_t run_windows, run_count; /* of the first windows, the last positions of the text, all of them */
-    size_t decode_windows,
-        decode_count; /* of the first windows: tokens that the model writes, at most the probes */
+    size_t run_windows, run_count;              /* of the first windows, the last positions of the text, all of them */
+    size_t decode_windows, decode_count; /* of the first windows: tokens that the model writes, at most the probes */
     uint64_t seed;
     int32_t bos;                                           /* first token of each window; -1: none */
     size_t block;                                          /* rows of a forward pass */
@@ -56,15 +55,15 @@ struct samples {
     struct model *model; /* borrowed */
     struct samples_options options;
     size_t query_count, probe_count; /* per window: all positions; the tokens that are probes */
-    size_t *positions; /* [window_count][query_count]: text positions, then probes, each ascending */
-    float *queries;    /* [layer_count][window_count][query_count][head_count][k_dimension] */
-    float *runs;       /* [layer_count][run_windows][run_count][head_count][k_dimension] */
+    size_t *positions;               /* [window_count][query_count]: text positions, then probes, each ascending */
+    float *queries;                  /* [layer_count][window_count][query_count][head_count][k_dimension] */
+    float *runs;                     /* [layer_count][run_windows][run_count][head_count][k_dimension] */
     /* [layer_count][head_count][SIMILARITY_BINS]: histogram of the cosines of adjacent queries, text only. */
     uint64_t *similarity;
     double *similarity_sum;
     uint64_t similarity_count; /* pairs seen per layer and head */
-    double *decoded_sum; /* [layer_count][head_count]: of the cosines of adjacent queries while it writes */
-    uint64_t decoded_count; /* pairs */
+    double *decoded_sum;       /* [layer_count][head_count]: of the cosines of adjacent queries while it writes */
+    uint64_t decoded_count;    /* pairs */
     struct kv_cache *cache;
     struct kv_sequence **sequences; /* [window_count] */
     struct stream *stream;          /* owned; reads the cache */
@@ -79,11 +78,9 @@ enum status samples_collect(struct samples *samples, struct model *model, const 
 void samples_deinit(struct samples *samples); /* safe on a zeroed one */
 
 /* One query head's query. */
-const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
-                           size_t head);
+const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query, size_t head);
 /* The same, at a position of a run. */
-const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
-                               size_t head);
+const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step, size_t head);
 /* A score of attention, of a query and a key, [k_dimension] each. */
 static inline float samples_score(const struct samples *samples, const float *q, const float *key) {
     const struct model_config *config = &samples->model->config;
@@ -92,7 +89,7 @@ static inline float samples_score(const struct samples *samples, const float *q,
 size_t samples_run_first(const struct samples *samples); /* position of a run's first step */
 size_t samples_position(const struct samples *samples, size_t window, size_t query);
 /* The keys (or values) of a window as floats: out[window_size][dimension]. */
-enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                         float *out, struct error *error) STATUS_CHECKED;
-enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
-                           float *out, struct error *error) STATUS_CHECKED;
+enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head, float *out,
+                         struct error *error) STATUS_CHECKED;
+enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head, float *out,
+                           struct error *error) STATUS_CHECKED;

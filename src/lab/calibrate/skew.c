@@ -12,8 +12,7 @@ void skew_find(double *queries, double *keys, size_t dimension, double *work, do
     for (size_t j = 0; j < n; j++) {
         double square = 0; /* a^T K^T K a */
         for (size_t a = 0; a < n; a++)
-            for (size_t b = 0; b < n; b++)
-                square += vectors[a * n + j] * keys[a * n + b] * vectors[b * n + j];
+            for (size_t b = 0; b < n; b++) square += vectors[a * n + j] * keys[a * n + b] * vectors[b * n + j];
         products[j] = sqrt(fmax(values[j], 0) * fmax(square, 0));
     }
     double whole = 0, first = 0;

@@ -51,8 +51,7 @@ static enum status fill(void *state, struct engine *engine, const struct replay_
         if (sequence_length(place->sequence) == place->depth) return STATUS_OK;
     }
     replay_destroy(replay);
-    TRY(replay_create(replay, &replays->recording, place->depth, place->step_count, FILL_SEED + place->index,
-                      error));
+    TRY(replay_create(replay, &replays->recording, place->depth, place->step_count, FILL_SEED + place->index, error));
     TRY(replay_fit(replay, engine_config(engine), error));
     engine_replay_steps(engine, &replays->given);
     sequence_truncate(place->sequence, 0);

@@ -11,10 +11,10 @@
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "lab/cli/lab.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
 #include "platform/file.h"
-#include "lab/cli/lab.h"
 
 struct calibrate {
     const struct options *options;
@@ -33,8 +33,8 @@ static enum status read_texts(struct calibrate *c, struct error *error) {
         char *text;
         size_t length;
         TRY(prompt_read_text(c->options, c->options->positionals[i], &text, &length, error));
-        enum status status = tokenizer_encode(c->session.tokenizer, text, length,
-                                              (struct tokenize_options){0}, &c->text, error);
+        enum status status =
+            tokenizer_encode(c->session.tokenizer, text, length, (struct tokenize_options){0}, &c->text, error);
         free(text);
         TRY(status);
     }
@@ -96,9 +96,8 @@ static enum status check_heads(const struct calibrate *c, struct error *error) {
     const struct model_config *config = &c->session.model->config;
     const char *path = option_text(c->options, OPTION_IMPORT_HEADS);
     if (path == NULL) return STATUS_OK;
-    struct calibration_result shape = {.layer_count = config->layer_count,
-                                       .head_count = config->head_count,
-                                       .kv_head_count = config->kv_head_count};
+    struct calibration_result shape = {
+        .layer_count = config->layer_count, .head_count = config->head_count, .kv_head_count = config->kv_head_count};
     shape.importance = calloc(config->layer_count * config->head_count, sizeof *shape.importance);
     enum status status = shape.importance == NULL ? error_set(error, STATUS_MEMORY, "out of memory")
                                                   : calibrate_import_heads(&shape, path, error);
@@ -119,15 +118,15 @@ static void print_mean(const char *label, const double sums[3], size_t count) {
     if (count == 0)
         output_text("%5s     idle\n", label);
     else
-        output_text("%5s   %6.3f     %6.3f   %6.3f\n", label, sums[0] / (double)count,
-                    sums[1] / (double)count, sums[2] / (double)count);
+        output_text("%5s   %6.3f     %6.3f   %6.3f\n", label, sums[0] / (double)count, sums[1] / (double)count,
+                    sums[2] / (double)count);
 }
 
 static void print_recalls(const struct calibration_result *r, size_t which) {
     double all[3] = {0};
     size_t all_count = 0;
-    output_text("\nRecall of the true top %.0f%% by hash codes of %zu bits, held-out windows\n",
-                100 * r->options.keep, r->options.bits[which]);
+    output_text("\nRecall of the true top %.0f%% by hash codes of %zu bits, held-out windows\n", 100 * r->options.keep,
+                r->options.bits[which]);
     output_text("layer   random  published  learned\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
         if (calibration_kv_heads(r, layer) == 0) continue;
@@ -189,9 +188,9 @@ static void print_layers(const struct calibration_result *r) {
         const float *s = r->sensitivity + layer * STUDY_ROUNDINGS;
         output_text("%5zu  %10.3f  %10.3f  %7.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
                     mean_of(r->importance + layer * r->head_count, r->head_count),
-                    mean_similarity(r, r->similarity, layer),
-                    mean_similarity(r, r->similarity_decoded, layer), (double)s[STUDY_K8],
-                    (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4], mean_skew(r, layer));
+                    mean_similarity(r, r->similarity, layer), mean_similarity(r, r->similarity_decoded, layer),
+                    (double)s[STUDY_K8], (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4],
+                    mean_skew(r, layer));
     }
     output_text("\nImportance of each head\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
@@ -216,8 +215,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
     const struct options *options = c->options;
     char *path = NULL, size_text[32];
     double began = clock_seconds();
-    TRY(session_open_path(&c->session, options->positionals[0], options,
-                          option_count(options, OPTION_THREADS), error));
+    TRY(session_open_path(&c->session, options->positionals[0], options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&c->session, options, error));
     TRY(check_heads(c, error));
     TRY(read_texts(c, error));
@@ -235,8 +233,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
     TRY(status);
     if (option_given(options, OPTION_IMPORT_HEADS))
         TRY(calibrate_import_heads(&c->result, option_text(options, OPTION_IMPORT_HEADS), error));
-    if (!option_given(options, OPTION_CALIBRATION))
-        TRY(calibration_path(options->positionals[0], &path, error));
+    if (!option_given(options, OPTION_CALIBRATION)) TRY(calibration_path(options->positionals[0], &path, error));
     const char *target = path != NULL ? path : option_text(options, OPTION_CALIBRATION);
     status = calibration_write(&c->result, c->session.model, target, error);
     if (status == STATUS_OK && !quiet)
@@ -246,13 +243,11 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
     return status;
 }
 
-enum status calibrate_output(const struct options *options, const char **name, char **path,
-                             struct error *error) {
+enum status calibrate_output(const struct options *options, const char **name, char **path, struct error *error) {
     *name = "-o";
     *path = NULL;
-    return option_text(options, OPTION_CALIBRATION) != NULL
-               ? STATUS_OK
-               : calibration_path(options->positionals[0], path, error);
+    return option_text(options, OPTION_CALIBRATION) != NULL ? STATUS_OK
+                                                            : calibration_path(options->positionals[0], path, error);
 }
 
 enum status calibrate_command(const struct options *options, struct error *error) {

@@ -36,16 +36,14 @@ static enum status check_types(const struct evaluation *evaluation, struct error
     for (size_t i = 0; i < evaluation->preset_count && evaluation->tiers.used; i++)
         if (evaluation_watches(evaluation, i) || evaluation->plans[i].k_type != KV_F16 ||
             evaluation->plans[i].v_type != KV_F16)
-            return error_set(
-                error, STATUS_USAGE,
-                "--preset %.40s with --kv-disk: a preset that watches prompts, or KV that is not f16",
-                evaluation->labels[i]);
+            return error_set(error, STATUS_USAGE,
+                             "--preset %.40s with --kv-disk: a preset that watches prompts, or KV that is not f16",
+                             evaluation->labels[i]);
     for (size_t i = 1; i < evaluation->preset_count; i++)
         if (evaluation->plans[i].k_type != first->k_type || evaluation->plans[i].v_type != first->v_type)
-            return error_set(
-                error, STATUS_USAGE,
-                "--preset %.40s and %.40s: presets are compared over one KV cache; give -ctk and -ctv",
-                evaluation->labels[0], evaluation->labels[i]);
+            return error_set(error, STATUS_USAGE,
+                             "--preset %.40s and %.40s: presets are compared over one KV cache; give -ctk and -ctv",
+                             evaluation->labels[0], evaluation->labels[i]);
     return STATUS_OK;
 }
 
@@ -81,24 +79,21 @@ enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, s
 
 /* ---- opening ---- */
 
-enum status evaluation_read(struct evaluation *evaluation, const struct options *options,
-                            struct error *error) {
-    *evaluation = (struct evaluation){.options = options,
-                                      .output = (enum eval_output)option_count(options, OPTION_EVAL_OUTPUT)};
+enum status evaluation_read(struct evaluation *evaluation, const struct options *options, struct error *error) {
+    *evaluation =
+        (struct evaluation){.options = options, .output = (enum eval_output)option_count(options, OPTION_EVAL_OUTPUT)};
     if (option_list(options, OPTION_EVAL_LENGTHS)->list_count > EVAL_LENGTHS_MAX)
         return error_set(error, STATUS_USAGE, "--lengths: more than %d", EVAL_LENGTHS_MAX);
     TRY(eval_tiers_read(&evaluation->tiers, evaluation, error));
     TRY(read_presets(evaluation, error));
     static const unsigned paths[] = {OPTION_JSON_FILE, OPTION_EVAL_SVG, OPTION_EVAL_EMIT};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-        if (option_text(options, paths[i]) != NULL)
-            TRY(json_file_check(option_text(options, paths[i]), error));
+        if (option_text(options, paths[i]) != NULL) TRY(json_file_check(option_text(options, paths[i]), error));
     const char *jsonl = option_text(options, OPTION_EVAL_JSONL);
     evaluation->resumes = option_flag(options, OPTION_EVAL_RESUME);
     if (evaluation->resumes && jsonl == NULL)
         return error_set(error, STATUS_USAGE, "--resume: after what?  --jsonl FILE");
-    return jsonl != NULL ? output_file_open_lines(&evaluation->jsonl, jsonl, evaluation->resumes, error)
-                         : STATUS_OK;
+    return jsonl != NULL ? output_file_open_lines(&evaluation->jsonl, jsonl, evaluation->resumes, error) : STATUS_OK;
 }
 
 enum status evaluation_open_model(struct evaluation *evaluation, struct error *error) {
@@ -107,12 +102,10 @@ enum status evaluation_open_model(struct evaluation *evaluation, struct error *e
     return session_open_tokenizer(&evaluation->session, options, error);
 }
 
-enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size,
-                                   struct error *error) {
+enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t context_size, struct error *error) {
     struct session *session = &evaluation->session;
     const struct plan *plan = &evaluation->plans[0];
-    if (context_size > session->model->config.context_length &&
-        !option_flag(evaluation->options, OPTION_QUIET))
+    if (context_size > session->model->config.context_length && !option_flag(evaluation->options, OPTION_QUIET))
         fprintf(stderr, "loam-lab: note: %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
     for (size_t i = 0; i < evaluation->preset_count; i++) {
@@ -142,8 +135,8 @@ void evaluation_close(struct evaluation *evaluation) {
     free(evaluation->preset_names);
 }
 
-enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
-                            const char **name, struct error *error) {
+enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length, const char **name,
+                            struct error *error) {
     *name = option_text(evaluation->options, OPTION_FILE);
     if (*name != NULL) return prompt_read_text(evaluation->options, *name, text, length, error);
     *name = "the text in the binary";
@@ -193,8 +186,7 @@ json_t *evaluation_json(const struct evaluation *evaluation) {
     json_put(root, "evaluation", json_string(evaluation->options->positionals[0]));
     json_put(root, "model", json_text(name, strlen(name)));
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
-    calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config,
-                            fingerprint);
+    calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config, fingerprint);
     json_put(root, "fingerprint", json_string(fingerprint));
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         json_t *preset = json_object();
@@ -206,8 +198,8 @@ json_t *evaluation_json(const struct evaluation *evaluation) {
     return root;
 }
 
-static enum status print_table(const struct evaluation *evaluation, const struct table *table,
-                               const char *note, struct error *error) {
+static enum status print_table(const struct evaluation *evaluation, const struct table *table, const char *note,
+                               struct error *error) {
     struct text text = {0};
     table_write(table, &text);
     if (note[0] != '\0') text_format(&text, "\n%s\n", note);
@@ -220,23 +212,21 @@ static enum status print_table(const struct evaluation *evaluation, const struct
     return output_flush(error);
 }
 
-enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error),
-                                void *run, struct error *error) {
+enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error), void *run,
+                                struct error *error) {
     if (work != STATUS_OK && work != STATUS_INTERRUPTED) return work;
     struct error later; /* error has the interruption */
     enum status reported = report(run, work == STATUS_OK ? error : &later);
     return work != STATUS_OK ? work : reported;
 }
 
-enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
-                              json_t *root, struct error *error) {
+enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note, json_t *root,
+                              struct error *error) {
     const char *path = option_text(evaluation->options, OPTION_JSON_FILE);
     enum status status = print_table(evaluation, table, note, error);
-    if (status == STATUS_OK && evaluation->output == EVAL_OUTPUT_JSON)
-        status = json_print(root, JSON_INDENT(1), error);
+    if (status == STATUS_OK && evaluation->output == EVAL_OUTPUT_JSON) status = json_print(root, JSON_INDENT(1), error);
     if (status == STATUS_OK && path != NULL) status = json_file_write(root, path, error);
     json_decref(root);
-    if (status == STATUS_OK && evaluation->jsonl.stream != NULL)
-        status = output_file_commit(&evaluation->jsonl, error);
+    if (status == STATUS_OK && evaluation->jsonl.stream != NULL) status = output_file_commit(&evaluation->jsonl, error);
     return status;
 }

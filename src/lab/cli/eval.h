@@ -3,15 +3,15 @@
 
 #include <stdio.h>
 
-#include "lab/cli/eval_tiers.h"
 #include "cli/json_file.h"
 #include "cli/output_file.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "cli/table.h"
-#include "lab/eval/essay.h"
+#include "lab/cli/eval_tiers.h"
 #include "lab/cli/lab.h"
+#include "lab/eval/essay.h"
 
 enum { EVAL_PRESETS_MAX = 40, EVAL_LENGTHS_MAX = 32 };
 enum eval_output { EVAL_OUTPUT_MD, EVAL_OUTPUT_JSON, EVAL_OUTPUT_JSONL }; /* choices of -o */
@@ -22,8 +22,8 @@ struct evaluation {
     struct sequence *sequence;
     struct plan plans[EVAL_PRESETS_MAX];
     const char *labels[EVAL_PRESETS_MAX]; /* as --preset has them: "hata:512" */
-    size_t order[EVAL_PRESETS_MAX]; /* the order in which they run: those that watch prompts first */
-    char *preset_names;             /* owned: the texts of labels */
+    size_t order[EVAL_PRESETS_MAX];       /* the order in which they run: those that watch prompts first */
+    char *preset_names;                   /* owned: the texts of labels */
     size_t preset_count;
     enum eval_output output;
     struct output_file jsonl; /* of --jsonl; stream NULL: none */
@@ -45,26 +45,24 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
  * stays; but a preset that watches prompts must see them: evaluation_watches. */
 enum { EVAL_FULL = EVAL_PRESETS_MAX };
 bool evaluation_watches(const struct evaluation *evaluation, size_t index);
-enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error)
-    STATUS_CHECKED;
+enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, struct error *error) STATUS_CHECKED;
 void evaluation_close(struct evaluation *evaluation);
 
 /* The text of -f; without -f the one in the binary.  The caller owns *text. */
-enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
-                            const char **name, struct error *error) STATUS_CHECKED;
+enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length, const char **name,
+                            struct error *error) STATUS_CHECKED;
 
 /* Writes one line of JSON to -o jsonl and to --jsonl, if they are given.  Takes the object. */
-enum status evaluation_line(struct evaluation *evaluation, json_t *object, struct error *error)
-    STATUS_CHECKED;
+enum status evaluation_line(struct evaluation *evaluation, json_t *object, struct error *error) STATUS_CHECKED;
 bool evaluation_wants_lines(const struct evaluation *evaluation);
 /* Writes the table (-o md: to standard output, else to standard error unless -q) and the JSON of -o json and --json
  * FILE; commits --jsonl.  Takes the root. */
-enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note,
-                              json_t *root, struct error *error) STATUS_CHECKED;
+enum status evaluation_report(struct evaluation *evaluation, const struct table *table, const char *note, json_t *root,
+                              struct error *error) STATUS_CHECKED;
 /* The end of an evaluation whose work ended with `work`: reports what was measured, also when Ctrl-C cut it short, and
  * returns the first of the two that is not STATUS_OK.  run is the report's. */
-enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error),
-                                void *run, struct error *error) STATUS_CHECKED;
+enum status evaluation_conclude(enum status work, enum status (*report)(void *run, struct error *error), void *run,
+                                struct error *error) STATUS_CHECKED;
 /* The fields at the beginning of every report: model, evaluation, seed, presets. */
 json_t *evaluation_json(const struct evaluation *evaluation);
 

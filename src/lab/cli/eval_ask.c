@@ -43,17 +43,16 @@ struct ask_run {
 
 /* ---- the questions ---- */
 
-static enum status read_answers(struct question *question, const json_t *answers, const char *path,
-                                size_t line, struct error *error) {
+static enum status read_answers(struct question *question, const json_t *answers, const char *path, size_t line,
+                                struct error *error) {
     size_t count = json_array_size(answers);
     if (count == 0 || count > ANSWERS_MAX)
-        return error_set(error, STATUS_USAGE, "%s: line %zu: answers: found %zu, expected 1 to %d texts",
-                         path, line, count, ANSWERS_MAX);
+        return error_set(error, STATUS_USAGE, "%s: line %zu: answers: found %zu, expected 1 to %d texts", path, line,
+                         count, ANSWERS_MAX);
     for (size_t i = 0; i < count; i++) {
         const char *text = json_string_value(json_array_get(answers, i));
         if (text == NULL || text[0] == '\0')
-            return error_set(error, STATUS_USAGE, "%s: line %zu: answers[%zu]: expected a text", path, line,
-                             i);
+            return error_set(error, STATUS_USAGE, "%s: line %zu: answers[%zu]: expected a text", path, line, i);
         question->answers[i] = strdup(text);
         if (question->answers[i] == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
         question->answer_count++;
@@ -61,27 +60,24 @@ static enum status read_answers(struct question *question, const json_t *answers
     return STATUS_OK;
 }
 
-static enum status read_question(struct ask_run *run, const char *text, size_t length, const char *path,
-                                 size_t line, struct error *error) {
+static enum status read_question(struct ask_run *run, const char *text, size_t length, const char *path, size_t line,
+                                 struct error *error) {
     json_error_t reason;
     json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
     const char *question = json_string_value(json_object_get(object, "question"));
     struct question *made = &run->questions[run->question_count];
     enum status status = STATUS_OK;
     if (object == NULL)
-        status =
-            error_set(error, STATUS_USAGE, "%s: line %zu: not a line of JSON: %s", path, line, reason.text);
+        status = error_set(error, STATUS_USAGE, "%s: line %zu: not a line of JSON: %s", path, line, reason.text);
     else if (question == NULL || question[0] == '\0')
         status = error_set(error, STATUS_USAGE, "%s: line %zu: question: expected a text", path, line);
     else if (run->question_count == QUESTIONS_MAX)
-        status =
-            error_set(error, STATUS_USAGE, "%s: line %zu: more than %d questions", path, line, QUESTIONS_MAX);
+        status = error_set(error, STATUS_USAGE, "%s: line %zu: more than %d questions", path, line, QUESTIONS_MAX);
     if (status == STATUS_OK) {
         run->question_count++;
         made->text = strdup(question);
-        status = made->text == NULL
-                     ? error_set(error, STATUS_MEMORY, "out of memory")
-                     : read_answers(made, json_object_get(object, "answers"), path, line, error);
+        status = made->text == NULL ? error_set(error, STATUS_MEMORY, "out of memory")
+                                    : read_answers(made, json_object_get(object, "answers"), path, line, error);
     }
     json_decref(object);
     return status;
@@ -92,14 +88,12 @@ static enum status read_questions(struct ask_run *run, const char *path, struct 
     size_t length, line = 0;
     TRY(prompt_read_file(path, &text, &length, error));
     run->questions = calloc(QUESTIONS_MAX + 1, sizeof *run->questions);
-    enum status status =
-        run->questions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
+    enum status status = run->questions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     for (size_t at = 0; status == STATUS_OK && at < length;) {
         const char *end = memchr(text + at, '\n', length - at);
         size_t count = end != NULL ? (size_t)(end - text) - at : length - at;
         line++;
-        if (strspn(text + at, " \t\r") < count)
-            status = read_question(run, text + at, count, path, line, error);
+        if (strspn(text + at, " \t\r") < count) status = read_question(run, text + at, count, path, line, error);
         at += count + 1;
     }
     free(text);
@@ -115,19 +109,18 @@ static enum status tokenize(struct ask_run *run, struct error *error) {
     TRY(evaluation_text(run->evaluation, &text, &length, &run->document_name, error));
     /* The document ends with a line end, so that questions have tokens of their own. */
     if (length == 0 || text[length - 1] != '\n') text[length++] = '\n'; /* over the closing zero */
-    enum status status = tokenizer_encode(
-        tokenizer, text, length, (struct tokenize_options){.add_special = true}, &run->document, error);
+    enum status status = tokenizer_encode(tokenizer, text, length, (struct tokenize_options){.add_special = true},
+                                          &run->document, error);
     free(text);
     for (size_t i = 0; status == STATUS_OK && i < run->question_count; i++) {
         struct question *question = &run->questions[i];
         const struct tokenize_options plain = {.add_special = false};
-        status = tokenizer_encode(tokenizer, question->text, strlen(question->text), plain, &question->tokens,
-                                  error);
+        status = tokenizer_encode(tokenizer, question->text, strlen(question->text), plain, &question->tokens, error);
         question->token_budget = SPARE_TOKENS;
         for (size_t j = 0; status == STATUS_OK && j < question->answer_count; j++) {
             struct token_list list = {0};
-            status = tokenizer_encode(tokenizer, question->answers[j], strlen(question->answers[j]), plain,
-                                      &list, error);
+            status =
+                tokenizer_encode(tokenizer, question->answers[j], strlen(question->answers[j]), plain, &list, error);
             question->token_budget += list.count + 2; /* a blank, a comma */
             token_list_deinit(&list);
         }
@@ -169,8 +162,7 @@ static enum status read_document(struct ask_run *run, struct error *error) {
     double began = clock_seconds();
     sequence_truncate(evaluation->sequence, 0);
     progress_begin(&run->progress, "document", option_flag(evaluation->options, OPTION_QUIET));
-    enum status status =
-        engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
+    enum status status = engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
     progress_end(&run->progress);
     run->prefill.tokens += run->document.count;
     run->prefill.seconds += clock_seconds() - began;
@@ -178,12 +170,11 @@ static enum status read_document(struct ask_run *run, struct error *error) {
 }
 
 /* The question is read with full attention except for its last token, as any prompt is. */
-static enum status take_answer(struct ask_run *run, const struct question *question, uint64_t *steps,
-                               double *seconds, struct error *error) {
+static enum status take_answer(struct ask_run *run, const struct question *question, uint64_t *steps, double *seconds,
+                               struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     sequence_truncate(evaluation->sequence, run->document.count);
-    struct prefill_request request = {.tokens = question->tokens.ids,
-                                      .token_count = question->tokens.count - 1};
+    struct prefill_request request = {.tokens = question->tokens.ids, .token_count = question->tokens.count - 1};
     if (request.token_count > 0)
         TRY(engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error));
     struct answer_request answer = {.engine = evaluation->session.engine,
@@ -200,8 +191,8 @@ static enum status take_answer(struct ask_run *run, const struct question *quest
 
 /* The attention mass that the selection caught while answering, of the layers that select, in *caught, whose count is 0
  * without a selection.  The answer is taken once more for it, because looking costs more than answering. */
-static enum status measure_mass(struct ask_run *run, const struct question *question,
-                                struct recall_cell *caught, struct error *error) {
+static enum status measure_mass(struct ask_run *run, const struct question *question, struct recall_cell *caught,
+                                struct error *error) {
     struct engine *engine = run->evaluation->session.engine;
     const struct recall_shape *shape = &run->recall.shape;
     uint64_t steps;
@@ -219,8 +210,7 @@ static enum status measure_mass(struct ask_run *run, const struct question *ques
 }
 
 static enum status report_answer(struct ask_run *run, size_t preset, const struct question *question,
-                                 struct eval_work work, const struct recall_cell *caught,
-                                 struct error *error) {
+                                 struct eval_work work, const struct recall_cell *caught, struct error *error) {
     const double mass = caught->count > 0 ? caught->mass / (double)caught->count : 1;
     struct evaluation *evaluation = run->evaluation;
     const struct session *session = &evaluation->session;
@@ -258,8 +248,7 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     return STATUS_OK;
 }
 
-static enum status ask(struct ask_run *run, size_t preset, const struct question *question,
-                       struct error *error) {
+static enum status ask(struct ask_run *run, size_t preset, const struct question *question, struct error *error) {
     struct eval_work work;
     struct recall_cell caught;
     TRY(measure_mass(run, question, &caught, error));
@@ -287,8 +276,7 @@ static enum status report(void *context, struct error *error) {
                 run->document.count, run->prefill.seconds,
                 run->prefill.seconds > 0 ? (double)run->prefill.tokens / run->prefill.seconds : 0);
     for (size_t i = 0; i < evaluation->preset_count; i++) {
-        text_format(&note, "%s %s %zu of %zu", i > 0 ? "," : "", evaluation->labels[i], run->right[i],
-                    run->asked[i]);
+        text_format(&note, "%s %s %zu of %zu", i > 0 ? "," : "", evaluation->labels[i], run->right[i], run->asked[i]);
         json_put_uint(right, evaluation->labels[i], run->right[i]);
     }
     json_put_uint(root, "document_tokens", run->document.count);
@@ -317,11 +305,9 @@ static void close_run(struct ask_run *run) {
 }
 
 enum status eval_ask(struct evaluation *evaluation, struct error *error) {
-    static const char *const heads[] = {"question", "preset",   "answer", "right",
-                                        "tokens/s", "MB/token", "mass %"};
-    struct ask_run run = {.evaluation = evaluation,
-                          .table = {.column_count = sizeof heads / sizeof heads[0]},
-                          .results = json_array()};
+    static const char *const heads[] = {"question", "preset", "answer", "right", "tokens/s", "MB/token", "mass %"};
+    struct ask_run run = {
+        .evaluation = evaluation, .table = {.column_count = sizeof heads / sizeof heads[0]}, .results = json_array()};
     for (size_t i = 0; i < run.table.column_count; i++) {
         run.table.is_number[i] = i > 3;
         table_cell(&run.table, "%s", heads[i]);

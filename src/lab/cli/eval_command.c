@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/cli/eval.h"
 #include "cli/interrupt.h"
+#include "lab/cli/eval.h"
 #include "lab/cli/lab.h"
 
 enum { RULER = 1, KL = 2, RECALL = 4, ASK = 8 };
@@ -13,10 +13,8 @@ static const struct {
     const char *name;
     unsigned bit;
     enum status (*run)(struct evaluation *evaluation, struct error *error);
-} kinds[] = {{"ruler", RULER, eval_ruler},
-             {"kl", KL, eval_kl},
-             {"recall", RECALL, eval_recall},
-             {"ask", ASK, eval_ask}};
+} kinds[] = {
+    {"ruler", RULER, eval_ruler}, {"kl", KL, eval_kl}, {"recall", RECALL, eval_recall}, {"ask", ASK, eval_ask}};
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0] };
 
 /* Options that not every evaluation has. */
@@ -49,10 +47,9 @@ static const char *option_name(const struct options *options, unsigned id) {
 static enum status check_options(const struct options *options, size_t kind, struct error *error) {
     for (size_t i = 0; i < sizeof restricted / sizeof restricted[0]; i++) {
         const struct option_value *value = &options->values[restricted[i].id];
-        if (value->source == SOURCE_ARGUMENT && value->present &&
-            (restricted[i].kinds & kinds[kind].bit) == 0)
-            return error_set(error, STATUS_USAGE, "eval %s: --%s belongs to another evaluation",
-                             kinds[kind].name, option_name(options, restricted[i].id));
+        if (value->source == SOURCE_ARGUMENT && value->present && (restricted[i].kinds & kinds[kind].bit) == 0)
+            return error_set(error, STATUS_USAGE, "eval %s: --%s belongs to another evaluation", kinds[kind].name,
+                             option_name(options, restricted[i].id));
     }
     return STATUS_OK;
 }

@@ -33,7 +33,7 @@ struct kl_run {
     size_t preset; /* being read; preset_count: the base */
     struct divergence figures[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
     double largest[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX]; /* KLD */
-    struct divergence window; /* of the current preset, at one length of one window */
+    struct divergence window;                           /* of the current preset, at one length of one window */
     struct eval_tier_work work[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
     struct kl_choice choices[EVAL_PRESETS_MAX][EVAL_LENGTHS_MAX];
 };
@@ -47,20 +47,18 @@ static enum status each(void *context, uint64_t index, const float *logits, stru
     float *row = is_base ? base : run->own;
     log_softmax(logits, (uint32_t)run->vocabulary_size, row);
     if (!isfinite(row[next]))
-        return error_set(error, STATUS_FAILED,
-                         "the model gives no probability at token %" PRIu64 " of %" PRIu64, index,
+        return error_set(error, STATUS_FAILED, "the model gives no probability at token %" PRIu64 " of %" PRIu64, index,
                          run->place->length);
     if (is_base) return STATUS_OK;
-    double kld = divergence_add(&run->figures[run->preset][run->place->length_index], base, row,
-                                run->vocabulary_size, -INFINITY, (uint32_t)next);
+    double kld = divergence_add(&run->figures[run->preset][run->place->length_index], base, row, run->vocabulary_size,
+                                -INFINITY, (uint32_t)next);
     (void)divergence_add(&run->window, base, row, run->vocabulary_size, -INFINITY, (uint32_t)next);
     double *largest = &run->largest[run->preset][run->place->length_index];
     if (kld > *largest) *largest = kld;
     return STATUS_OK;
 }
 
-static json_t *figures_json(const struct kl_run *run, size_t preset, uint64_t length,
-                            const struct divergence *d) {
+static json_t *figures_json(const struct kl_run *run, size_t preset, uint64_t length, const struct divergence *d) {
     json_t *row = json_object();
     json_put(row, "preset", json_string(run->evaluation->labels[preset]));
     json_put_uint(row, "length", length);
@@ -86,17 +84,15 @@ static void add_work(json_t *row, const struct eval_tier_work *work) {
     json_put_uint(row, "resident_heads", work->resident_heads);
 }
 
-static void add_window_work(json_t *row, const struct eval_tier_work *before,
-                            const struct eval_tier_work *after) {
-    add_work(row,
-             &(struct eval_tier_work){.tokens = after->tokens - before->tokens,
-                                      .seconds = after->seconds - before->seconds,
-                                      .read_bytes = after->read_bytes - before->read_bytes,
-                                      .hits = after->hits - before->hits,
-                                      .misses = after->misses - before->misses,
-                                      .prefetched = after->prefetched - before->prefetched,
-                                      .prefetched_used = after->prefetched_used - before->prefetched_used,
-                                      .resident_heads = after->resident_heads});
+static void add_window_work(json_t *row, const struct eval_tier_work *before, const struct eval_tier_work *after) {
+    add_work(row, &(struct eval_tier_work){.tokens = after->tokens - before->tokens,
+                                           .seconds = after->seconds - before->seconds,
+                                           .read_bytes = after->read_bytes - before->read_bytes,
+                                           .hits = after->hits - before->hits,
+                                           .misses = after->misses - before->misses,
+                                           .prefetched = after->prefetched - before->prefetched,
+                                           .prefetched_used = after->prefetched_used - before->prefetched_used,
+                                           .resident_heads = after->resident_heads});
 }
 
 static enum status read_base(void *context, const struct eval_place *place, struct error *error) {
@@ -124,8 +120,7 @@ static double kept_percent(const struct kl_choice *choice) {
     return choice->visible > 0 ? 100 * (double)choice->kept / (double)choice->visible : 100;
 }
 
-static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
-                               struct error *error) {
+static enum status read_preset(void *context, const struct eval_place *place, size_t preset, struct error *error) {
     struct kl_run *run = context;
     struct evaluation *evaluation = run->evaluation;
     struct eval_tier_work *work = &run->work[preset][place->length_index], before = *work;
@@ -202,8 +197,7 @@ static enum status report(void *context, struct error *error) {
     static const char *const heads[] = {
         "preset",     "length",          "tokens", "PPL",      "ln(PPL/base)", "KLD",    "largest KLD",
         "same top %", "RMS \xce\x94p %", "kept %", "reused %", "disk MB/t",    "hits %", "heads stay"};
-    struct table table = {.column_count =
-                              sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 3)};
+    struct table table = {.column_count = sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 3)};
     json_t *root = evaluation_json(run->evaluation), *results = json_array();
     for (size_t i = 0; i < table.column_count; i++) {
         table.is_number[i] = i > 0;
@@ -229,8 +223,7 @@ static enum status open_run(struct kl_run *run, struct error *error) {
     TRY(eval_reader_open(&run->reader, run->evaluation, error));
     run->vocabulary_size = run->evaluation->session.model->config.vocabulary_size;
     uint64_t bytes;
-    if (!checked_multiply(run->reader.stretch * sizeof(float), run->vocabulary_size, &bytes) ||
-        bytes > 1u << 30)
+    if (!checked_multiply(run->reader.stretch * sizeof(float), run->vocabulary_size, &bytes) || bytes > 1u << 30)
         return error_set(error, STATUS_USAGE,
                          "--stretch %" PRIu64
                          ": the base's probabilities over %zu tokens of vocabulary would take more "

@@ -12,8 +12,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static enum status read_lengths(struct eval_reader *reader, const struct options *options,
-                                struct error *error) {
+static enum status read_lengths(struct eval_reader *reader, const struct options *options, struct error *error) {
     const struct option_value *list = option_list(options, OPTION_EVAL_LENGTHS);
     reader->length_count = list->list_count;
     memcpy(reader->lengths, list->list, list->list_count * sizeof *list->list);
@@ -22,8 +21,7 @@ static enum status read_lengths(struct eval_reader *reader, const struct options
     for (size_t i = 0; i < reader->length_count; i++)
         if (reader->lengths[i] <= reader->stretch || (i > 0 && reader->lengths[i] == reader->lengths[i - 1]))
             return error_set(error, STATUS_USAGE,
-                             "--lengths: found %" PRIu64
-                             ", expected different numbers above --stretch %" PRIu64,
+                             "--lengths: found %" PRIu64 ", expected different numbers above --stretch %" PRIu64,
                              reader->lengths[i], reader->stretch);
     return STATUS_OK;
 }
@@ -34,9 +32,8 @@ static enum status read_text(struct eval_reader *reader, struct error *error) {
     const char *name;
     size_t length;
     TRY(evaluation_text(evaluation, &text, &length, &name, error));
-    enum status status =
-        tokenizer_encode(evaluation->session.tokenizer, text, length,
-                         (struct tokenize_options){.add_special = true}, &reader->text, error);
+    enum status status = tokenizer_encode(evaluation->session.tokenizer, text, length,
+                                          (struct tokenize_options){.add_special = true}, &reader->text, error);
     free(text);
     TRY(status);
     reader->text_name = strdup(name);
@@ -50,8 +47,7 @@ static enum status read_text(struct eval_reader *reader, struct error *error) {
         return error_set(error, STATUS_USAGE, "%s: has %zu tokens, the longest of --lengths needs %zu", name,
                          reader->text.count, reader->window_size);
     reader->window = malloc(reader->window_size * sizeof *reader->window);
-    if (reader->window == NULL || reader->text_name == NULL)
-        return error_set(error, STATUS_MEMORY, "out of memory");
+    if (reader->window == NULL || reader->text_name == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     return STATUS_OK;
 }
 
@@ -82,8 +78,7 @@ static enum status read_until(struct eval_reader *reader, uint64_t token_count, 
                                       .progress_context = &reader->progress};
     reader->progress.offset = reader->windows_done * reader->window_size + length;
     double began = clock_seconds();
-    enum status status =
-        engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
+    enum status status = engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
     reader->prefill.tokens += sequence_length(evaluation->sequence) - length;
     reader->prefill.seconds += clock_seconds() - began;
     return status;
@@ -98,17 +93,14 @@ enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_pl
                                       .each = each,
                                       .each_context = context,
                                       .selects = selects};
-    enum status status =
-        engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
+    enum status status = engine_prefill(evaluation->session.engine, evaluation->sequence, &request, NULL, error);
     sequence_truncate(evaluation->sequence, length);
-    if (status == STATUS_OK && interrupt_requested())
-        return error_set(error, STATUS_INTERRUPTED, "interrupted");
+    if (status == STATUS_OK && interrupt_requested()) return error_set(error, STATUS_INTERRUPTED, "interrupted");
     return status;
 }
 
-static enum status at_place(struct eval_reader *reader, const struct eval_place *place,
-                            eval_reader_base *base, eval_reader_each *each, void *context,
-                            struct error *error) {
+static enum status at_place(struct eval_reader *reader, const struct eval_place *place, eval_reader_base *base,
+                            eval_reader_each *each, void *context, struct error *error) {
     struct evaluation *evaluation = reader->evaluation;
     uint64_t before = place->length - reader->stretch;
     TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
@@ -132,8 +124,8 @@ static enum status at_place(struct eval_reader *reader, const struct eval_place 
     return STATUS_OK;
 }
 
-enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, eval_reader_each *each,
-                            void *context, struct error *error) {
+enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, eval_reader_each *each, void *context,
+                            struct error *error) {
     const struct tokenizer *tokenizer = reader->evaluation->session.tokenizer;
     progress_begin(&reader->progress, "eval", option_flag(reader->evaluation->options, OPTION_QUIET));
     reader->progress.total = reader->window_count * reader->window_size;

@@ -33,10 +33,9 @@ void eval_reader_close(struct eval_reader *reader);
 /* For each window and length: `base` (may be NULL) once with full attention, then `each` under every preset, the
  * sequence always holding the tokens before the stretch. */
 typedef enum status eval_reader_base(void *context, const struct eval_place *place, struct error *error);
-typedef enum status eval_reader_each(void *context, const struct eval_place *place, size_t preset,
-                                     struct error *error);
-enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, eval_reader_each *each,
-                            void *context, struct error *error) STATUS_CHECKED;
+typedef enum status eval_reader_each(void *context, const struct eval_place *place, size_t preset, struct error *error);
+enum status eval_reader_run(struct eval_reader *reader, eval_reader_base *base, eval_reader_each *each, void *context,
+                            struct error *error) STATUS_CHECKED;
 
 /* Reads the stretch and drops it again.  selects: each token attends as in a decode step, by the preset. */
 enum status eval_reader_stretch(struct eval_reader *reader, const struct eval_place *place, bool selects,

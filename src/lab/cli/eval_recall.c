@@ -24,8 +24,7 @@ static enum status ignore_logits(void *context, uint64_t index, const float *log
     return STATUS_OK;
 }
 
-static enum status read_preset(void *context, const struct eval_place *place, size_t preset,
-                               struct error *error) {
+static enum status read_preset(void *context, const struct eval_place *place, size_t preset, struct error *error) {
     struct recall_run *run = context;
     struct engine *engine = run->evaluation->session.engine;
     struct attention *attention = engine_attention(engine);
@@ -95,8 +94,8 @@ static void row_cells(struct table *table, const struct recall_run *run, size_t 
         table_cell(table, "%.2f", percent(sum.mass_bound, sum.mass_bound_count));
     else if (bounds_mass(run))
         table_cell(table, "-");
-    table_cell(table, "%.2f (%zu.%zu)", percent(cells[worst].mass, cells[worst].count),
-               worst / run->head_count, worst % run->head_count);
+    table_cell(table, "%.2f (%zu.%zu)", percent(cells[worst].mass, cells[worst].count), worst / run->head_count,
+               worst % run->head_count);
     table_cell(table, "%.2f", percent(sum.top, sum.count));
     table_cell(table, "%" PRIu64, sum.count);
 }
@@ -162,8 +161,7 @@ static enum status report(void *context, struct error *error) {
     json_put(root, "trees", trees_json(run));
     char note[300];
     snprintf(note, sizeof note,
-             "%s: the %" PRIu64
-             " tokens before each length, of %zu windows; all: layers that select; worst head: "
+             "%s: the %" PRIu64 " tokens before each length, of %zu windows; all: layers that select; worst head: "
              "mass %% (layer.head)",
              run->reader.text_name, run->reader.stretch, run->reader.windows_done);
     enum status status = evaluation_report(run->evaluation, &table, note, root, error);

@@ -21,8 +21,7 @@ static uint64_t mix_text(uint64_t hash, const char *text) {
     return text != NULL ? fnv1a(hash, text, strlen(text) + 1) : fnv1a(hash, "\0", 2);
 }
 
-void evaluation_run_id(const struct evaluation *evaluation, const struct text *what,
-                       char id[EVAL_RUN_ID_BYTES]) {
+void evaluation_run_id(const struct evaluation *evaluation, const struct text *what, char id[EVAL_RUN_ID_BYTES]) {
     char model[CALIBRATION_FINGERPRINT_BYTES];
     calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config, model);
     uint64_t hash = mix_text(UINT64_C(0xcbf29ce484222325), model);
@@ -82,8 +81,8 @@ static enum status read_lines(const struct lines *lines, evaluation_each_line *e
     return STATUS_OK;
 }
 
-enum status evaluation_resume(struct evaluation *evaluation, const char *id, evaluation_each_line *each,
-                              void *context, struct error *error) {
+enum status evaluation_resume(struct evaluation *evaluation, const char *id, evaluation_each_line *each, void *context,
+                              struct error *error) {
     const size_t bytes_max = (size_t)1 << 30;
     const char *path = evaluation->jsonl.path;
     struct stat info;

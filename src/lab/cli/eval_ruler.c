@@ -37,8 +37,7 @@ struct ruler_run {
     char id[EVAL_RUN_ID_BYTES]; /* in every line */
     bool *done;                 /* [presets][tasks][lengths][samples], owned; of --resume */
     size_t done_count;
-    struct task_scores scores[EVAL_PRESETS_MAX][RULER_TASK_COUNT]
-                             [EVAL_LENGTHS_MAX]; /* by index into tasks, lengths */
+    struct task_scores scores[EVAL_PRESETS_MAX][RULER_TASK_COUNT][EVAL_LENGTHS_MAX]; /* by index into tasks, lengths */
     struct heat_map map;
     struct text answer;
     struct progress progress;
@@ -109,8 +108,8 @@ static enum status open_run(struct ruler_run *run, bool with_engine, struct erro
     TRY(status);
     TRY(with_engine ? evaluation_open_model(evaluation, error)
                     : session_open_vocabulary(&evaluation->session, evaluation->options, error));
-    run->ruler = (struct ruler_options){
-        .seed = run->seed, .essay = &run->essay, .tokenizer = evaluation->session.tokenizer};
+    run->ruler =
+        (struct ruler_options){.seed = run->seed, .essay = &run->essay, .tokenizer = evaluation->session.tokenizer};
     run->map = (struct heat_map){
         .title = "Needles found", .panel_count = evaluation->preset_count, .length_count = run->length_count};
     for (size_t i = 0; i < run->length_count; i++) run->map.lengths[i] = run->lengths[i];
@@ -130,13 +129,13 @@ static void deinit_samples(struct ruler_sample *samples, const struct group *gro
 }
 
 /* samples: [group->task_count]. */
-static enum status create_samples(const struct ruler_run *run, const struct group *group, size_t length,
-                                  uint64_t index, struct ruler_sample *samples, struct error *error) {
+static enum status create_samples(const struct ruler_run *run, const struct group *group, size_t length, uint64_t index,
+                                  struct ruler_sample *samples, struct error *error) {
     enum ruler_task tasks[RULER_TASK_COUNT];
     for (size_t i = 0; i < group->task_count; i++) tasks[i] = run->tasks[group->tasks[i]];
     if (group->is_shared)
-        return ruler_samples_create_shared(samples, &run->ruler, tasks, group->task_count,
-                                           run->lengths[length], index, error);
+        return ruler_samples_create_shared(samples, &run->ruler, tasks, group->task_count, run->lengths[length], index,
+                                           error);
     ASSERT(group->task_count == 1);
     return ruler_sample_create(samples, &run->ruler, tasks[0], run->lengths[length], index, error);
 }
@@ -153,8 +152,7 @@ static size_t common_tokens(const struct ruler_sample *samples, size_t count) {
 }
 
 static bool *done_at(const struct ruler_run *run, size_t preset, struct place place) {
-    size_t index =
-        ((preset * run->task_count + place.task) * run->length_count + place.length) * run->sample_count;
+    size_t index = ((preset * run->task_count + place.task) * run->length_count + place.length) * run->sample_count;
     return &run->done[index + place.sample];
 }
 
@@ -178,8 +176,7 @@ static json_t *sample_json(const struct ruler_run *run, struct place place, bool
     json_put(object, "task", json_string(ruler_task_name(run->tasks[place.task])));
     json_put_uint(object, "length", run->lengths[place.length]);
     json_put_uint(object, "index", place.sample);
-    for (size_t i = 0; i < sample->answer_count; i++)
-        json_array_append_new(answers, json_string(sample->answers[i]));
+    for (size_t i = 0; i < sample->answer_count; i++) json_array_append_new(answers, json_string(sample->answers[i]));
     json_put(object, "answers", answers);
     json_put(object, "depth", sample->depth >= 0 ? json_real(sample->depth) : json_null());
     json_put_uint(object, "prompt_tokens", sample->tokens.count);
@@ -201,14 +198,12 @@ struct attending { /* who answers */
     struct sequence *sequence;
 };
 
-static void count_score(struct ruler_run *run, size_t preset, struct place place, double depth,
-                        double value) {
+static void count_score(struct ruler_run *run, size_t preset, struct place place, double depth, double value) {
     struct task_scores *score = &run->scores[preset][place.task][place.length];
     score->sum += value;
     score->squares += value * value;
     score->count++;
-    if (ruler_task_is_needle(run->tasks[place.task]))
-        heat_map_add(&run->map, preset, place.length, depth, value);
+    if (ruler_task_is_needle(run->tasks[place.task])) heat_map_add(&run->map, preset, place.length, depth, value);
 }
 
 /* What one preset answers. */
@@ -219,8 +214,8 @@ struct question {
     const struct ruler_sample *sample;
 };
 
-static enum status take_answer(struct ruler_run *run, struct attending attending,
-                               const struct question *question, struct error *error) {
+static enum status take_answer(struct ruler_run *run, struct attending attending, const struct question *question,
+                               struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     const struct ruler_sample *sample = question->sample;
     const struct place place = question->place;
@@ -247,9 +242,8 @@ static enum status take_answer(struct ruler_run *run, struct attending attending
 }
 
 /* The first token_count tokens of the prompt, of which the sequence has `kept` already. */
-static enum status read_tokens(struct ruler_run *run, struct attending attending,
-                               const struct ruler_sample *sample, size_t token_count, size_t kept,
-                               struct error *error) {
+static enum status read_tokens(struct ruler_run *run, struct attending attending, const struct ruler_sample *sample,
+                               size_t token_count, size_t kept, struct error *error) {
     sequence_truncate(attending.sequence, kept);
     double began = clock_seconds();
     const struct prefill_request prompt = {.tokens = sample->tokens.ids,
@@ -277,8 +271,8 @@ struct reading {
 };
 
 /* Every preset answers over the one KV. */
-static enum status answer_in_memory(struct ruler_run *run, struct reading *reading,
-                                    const struct question *question, struct error *error) {
+static enum status answer_in_memory(struct ruler_run *run, struct reading *reading, const struct question *question,
+                                    struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     struct attending attending = {evaluation->session.engine, evaluation->sequence};
     const struct ruler_sample *sample = question->sample;
@@ -291,15 +285,15 @@ static enum status answer_in_memory(struct ruler_run *run, struct reading *readi
 }
 
 /* Every preset answers over KV of its own, in the tiers. */
-static enum status answer_in_tiers(struct ruler_run *run, struct reading *reading,
-                                   const struct question *question, struct error *error) {
+static enum status answer_in_tiers(struct ruler_run *run, struct reading *reading, const struct question *question,
+                                   struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     const struct ruler_sample *sample = question->sample;
     const size_t preset = question->preset, common = reading->common;
     if (reading->held == 0) {
         TRY(evaluation_use_preset(evaluation, EVAL_FULL, error));
-        TRY(read_tokens(run, (struct attending){evaluation->session.engine, evaluation->sequence}, sample,
-                        common, 0, error));
+        TRY(read_tokens(run, (struct attending){evaluation->session.engine, evaluation->sequence}, sample, common, 0,
+                        error));
         TRY(eval_tiers_open(evaluation, run->lengths[question->place.length], error));
     }
     reading->held = common;
@@ -310,9 +304,8 @@ static enum status answer_in_tiers(struct ruler_run *run, struct reading *readin
     return take_answer(run, attending, question, error);
 }
 
-static enum status answer_samples(struct ruler_run *run, const struct group *group,
-                                  const struct ruler_sample *samples, size_t length, uint64_t index,
-                                  struct error *error) {
+static enum status answer_samples(struct ruler_run *run, const struct group *group, const struct ruler_sample *samples,
+                                  size_t length, uint64_t index, struct error *error) {
     struct evaluation *evaluation = run->evaluation;
     struct reading reading = {.common = common_tokens(samples, group->task_count)};
     for (size_t i = 0; i < evaluation->preset_count; i++) {
@@ -325,8 +318,7 @@ static enum status answer_samples(struct ruler_run *run, const struct group *gro
                                               .sample = &samples[j]};
             if (*done_at(run, preset, question.place)) continue;
             run->progress.label = ruler_task_name(run->tasks[question.place.task]);
-            TRY((evaluation->tiers.used ? answer_in_tiers : answer_in_memory)(run, &reading, &question,
-                                                                              error));
+            TRY((evaluation->tiers.used ? answer_in_tiers : answer_in_memory)(run, &reading, &question, error));
         }
     }
     return STATUS_OK;
@@ -349,13 +341,12 @@ static enum status run_group(struct ruler_run *run, const struct group *group, s
 /* Calls `each` for every group and sample: lengths in their order, and samples before tasks, so that an interrupted
  * run has something of every task. */
 static enum status for_each(struct ruler_run *run,
-                            enum status (*each)(struct ruler_run *, const struct group *, size_t length,
-                                                uint64_t index, struct error *),
+                            enum status (*each)(struct ruler_run *, const struct group *, size_t length, uint64_t index,
+                                                struct error *),
                             struct error *error) {
     for (size_t length = 0; length < run->length_count; length++)
         for (uint64_t index = 0; index < run->sample_count; index++)
-            for (size_t i = 0; i < run->group_count; i++)
-                TRY(each(run, &run->groups[i], length, index, error));
+            for (size_t i = 0; i < run->group_count; i++) TRY(each(run, &run->groups[i], length, index, error));
     return STATUS_OK;
 }
 
@@ -370,16 +361,13 @@ static void take_line(void *context, const json_t *line) {
     struct place place = {.sample = (uint64_t)json_integer_value(json_object_get(line, "index"))};
     uint64_t length = (uint64_t)json_integer_value(json_object_get(line, "length"));
     size_t p = 0;
-    while (p < run->evaluation->preset_count &&
-           (preset == NULL || strcmp(run->evaluation->labels[p], preset) != 0))
+    while (p < run->evaluation->preset_count && (preset == NULL || strcmp(run->evaluation->labels[p], preset) != 0))
         p++;
-    while (place.task < run->task_count &&
-           (task == NULL || strcmp(ruler_task_name(run->tasks[place.task]), task) != 0))
+    while (place.task < run->task_count && (task == NULL || strcmp(ruler_task_name(run->tasks[place.task]), task) != 0))
         place.task++;
     while (place.length < run->length_count && run->lengths[place.length] != length) place.length++;
-    if (p == run->evaluation->preset_count || place.task == run->task_count ||
-        place.length == run->length_count || place.sample >= run->sample_count || !json_is_number(score) ||
-        *done_at(run, p, place))
+    if (p == run->evaluation->preset_count || place.task == run->task_count || place.length == run->length_count ||
+        place.sample >= run->sample_count || !json_is_number(score) || *done_at(run, p, place))
         return;
     *done_at(run, p, place) = true;
     run->done_count++;
@@ -500,18 +488,17 @@ static enum status report(void *context, struct error *error) {
     struct ruler_run *run = context;
     struct evaluation *evaluation = run->evaluation;
     char note[400];
-    int used = snprintf(
-        note, sizeof note,
-        "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson), "
-        "mean of the tasks with its standard error. "
-        "Prefill %.1f t/s",
-        (unsigned long long)run->seed,
-        run->spent.prefill.seconds > 0 ? (double)run->spent.prefill.tokens / run->spent.prefill.seconds : 0);
+    int used =
+        snprintf(note, sizeof note,
+                 "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson), "
+                 "mean of the tasks with its standard error. "
+                 "Prefill %.1f t/s",
+                 (unsigned long long)run->seed,
+                 run->spent.prefill.seconds > 0 ? (double)run->spent.prefill.tokens / run->spent.prefill.seconds : 0);
     for (size_t i = 0; i < evaluation->preset_count && used > 0 && (size_t)used < sizeof note; i++)
-        used += snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
-                         run->spent.decode[i].seconds > 0
-                             ? (double)run->spent.decode[i].tokens / run->spent.decode[i].seconds
-                             : 0);
+        used += snprintf(
+            note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
+            run->spent.decode[i].seconds > 0 ? (double)run->spent.decode[i].tokens / run->spent.decode[i].seconds : 0);
     json_t *root = evaluation_json(evaluation), *decode = json_object();
     json_put_uint(root, "seed", run->seed);
     json_put(root, "prefill", eval_work_json(run->spent.prefill));

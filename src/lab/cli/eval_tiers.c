@@ -23,17 +23,14 @@ enum status eval_budget_parse(struct eval_budget *budget, const char *text, stru
     if (slash != NULL && length < sizeof first) {
         memcpy(first, text, length);
         first[length] = '\0';
-        if (size_parse(first, &budget->numerator) && size_parse(slash + 1, &budget->divisor) &&
-            budget->numerator > 0 && budget->divisor > 0 && budget->numerator <= budget->divisor &&
-            budget->divisor <= 1 << 20)
+        if (size_parse(first, &budget->numerator) && size_parse(slash + 1, &budget->divisor) && budget->numerator > 0 &&
+            budget->divisor > 0 && budget->numerator <= budget->divisor && budget->divisor <= 1 << 20)
             return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE,
-                     "--kv-host: found '%.40s', expected bytes or a fraction such as 1/8", text);
+    return error_set(error, STATUS_USAGE, "--kv-host: found '%.40s', expected bytes or a fraction such as 1/8", text);
 }
 
-enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation,
-                            struct error *error) {
+enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation, struct error *error) {
     const char *disk = option_text(evaluation->options, OPTION_KV_DISK),
                *host = option_text(evaluation->options, OPTION_KV_HOST);
     if ((disk == NULL) != (host == NULL))
@@ -69,8 +66,7 @@ static enum status open_preset(struct evaluation *evaluation, size_t preset, str
     plan.disk_bytes = tiers->disk_bytes;
     TRY(budget_of(evaluation, &plan, &plan.host_bytes, error));
     tiers->budget_bytes[preset] = plan.host_bytes;
-    enum status status =
-        engine_create(&tiers->engines[preset], evaluation->session.model, &plan, NULL, error);
+    enum status status = engine_create(&tiers->engines[preset], evaluation->session.model, &plan, NULL, error);
     if (status != STATUS_OK && error != NULL) error_prefix(error, evaluation->labels[preset]);
     return status;
 }
@@ -93,14 +89,13 @@ enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size
     return STATUS_OK;
 }
 
-enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
-                            struct error *error) {
+enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count, struct error *error) {
     struct eval_tiers *tiers = &evaluation->tiers;
     sequence_destroy(tiers->sequences[preset]);
     tiers->sequences[preset] = NULL;
     TRY(sequence_create(&tiers->sequences[preset], tiers->engines[preset], error));
-    return copy_kv(evaluation->session.model, tiers->engines[preset], tiers->sequences[preset],
-                   evaluation->sequence, token_count, error);
+    return copy_kv(evaluation->session.model, tiers->engines[preset], tiers->sequences[preset], evaluation->sequence,
+                   token_count, error);
 }
 
 static void add_work(struct eval_tier_work *work, const struct kv_tier_statistics *before,
@@ -114,9 +109,8 @@ static void add_work(struct eval_tier_work *work, const struct kv_tier_statistic
     work->prefetched_used += after->prefetch_hits - before->prefetch_hits;
 }
 
-enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset,
-                              const struct eval_tier_steps *steps, struct eval_tier_work *work,
-                              struct error *error) {
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, const struct eval_tier_steps *steps,
+                              struct eval_tier_work *work, struct error *error) {
     TRY(eval_tiers_fill(evaluation, preset, steps->prefix_tokens, error));
     struct engine *engine = evaluation->tiers.engines[preset];
     struct kv_tier_statistics before = {0}, after;

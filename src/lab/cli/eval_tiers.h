@@ -18,8 +18,7 @@ struct eval_budget {
     uint64_t bytes;              /* 0: a fraction */
     uint64_t numerator, divisor; /* divisor 0: not given */
 };
-enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error)
-    STATUS_CHECKED;
+enum status eval_budget_parse(struct eval_budget *budget, const char *text, struct error *error) STATUS_CHECKED;
 
 struct eval_tiers {
     bool used;
@@ -34,14 +33,13 @@ struct eval_tiers {
 };
 
 /* --kv-disk and --kv-host; used is false without the former.  STATUS_USAGE: only one of them. */
-enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation,
-                            struct error *error) STATUS_CHECKED;
-/* An engine per preset for context_size tokens.  STATUS_MEMORY: the budget is too small, with what is needed. */
-enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size, struct error *error)
+enum status eval_tiers_read(struct eval_tiers *tiers, const struct evaluation *evaluation, struct error *error)
     STATUS_CHECKED;
+/* An engine per preset for context_size tokens.  STATUS_MEMORY: the budget is too small, with what is needed. */
+enum status eval_tiers_open(struct evaluation *evaluation, uint64_t context_size, struct error *error) STATUS_CHECKED;
 /* The preset's sequence then holds the first token_count tokens of the evaluation's, and nothing else. */
-enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count,
-                            struct error *error) STATUS_CHECKED;
+enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64_t token_count, struct error *error)
+    STATUS_CHECKED;
 /* What decode steps read from disk, where the chunks were that they attended to, and the time of the steps alone. */
 struct eval_tier_work {
     uint64_t tokens, read_bytes, hits, misses, prefetched, prefetched_used;
@@ -57,9 +55,8 @@ struct eval_tier_steps {
 };
 /* Fills the preset's sequence with the prefix and decodes the tokens one by one.  work: of the steps behind the first
  * quarter, which finds RAM empty; added to. */
-enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset,
-                              const struct eval_tier_steps *steps, struct eval_tier_work *work,
-                              struct error *error) STATUS_CHECKED;
+enum status eval_tiers_decode(struct evaluation *evaluation, size_t preset, const struct eval_tier_steps *steps,
+                              struct eval_tier_work *work, struct error *error) STATUS_CHECKED;
 void eval_tiers_close(struct evaluation *evaluation);  /* the engines */
 void eval_tiers_deinit(struct evaluation *evaluation); /* all of it; safe on zeros */
 /* Of a preset: its budget, and what was read from disk and hit in RAM since eval_tiers_open. */

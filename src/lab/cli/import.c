@@ -37,9 +37,9 @@ enum status lab_import_command(const struct options *options, struct error *erro
     double began = clock_seconds();
     TRY(model_import(options->positionals[0], options->positionals[1], &how, &report, error));
     char size[32];
-    fprintf(stderr, "loam-lab: %s, pre-tokenizer %s, %llu tensors, %s, in %.1f s\n", report.architecture,
-            report.pre, (unsigned long long)report.tensor_count,
-            bytes_text(report.output_bytes, size, sizeof size), clock_seconds() - began);
+    fprintf(stderr, "loam-lab: %s, pre-tokenizer %s, %llu tensors, %s, in %.1f s\n", report.architecture, report.pre,
+            (unsigned long long)report.tensor_count, bytes_text(report.output_bytes, size, sizeof size),
+            clock_seconds() - began);
     if (report.warning[0] != '\0') fprintf(stderr, "loam-lab: %s\n", report.warning);
     return STATUS_OK;
 }

@@ -44,7 +44,7 @@ const struct command *lab_commands(void); /* [COMMAND_COUNT] */
 command_run perplexity_command, eval_command, lab_import_command, quantize_command, calibrate_command, trace_command;
 
 /* struct command's `output`: the base that is saved; the calibration where -o does not name it. */
-enum status perplexity_output(const struct options *options, const char **name, char **path,
-                              struct error *error) STATUS_CHECKED;
-enum status calibrate_output(const struct options *options, const char **name, char **path,
-                             struct error *error) STATUS_CHECKED;
+enum status perplexity_output(const struct options *options, const char **name, char **path, struct error *error)
+    STATUS_CHECKED;
+enum status calibrate_output(const struct options *options, const char **name, char **path, struct error *error)
+    STATUS_CHECKED;

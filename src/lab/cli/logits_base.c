@@ -11,13 +11,11 @@ enum { HEAD_BYTES = 20, TRAILER_BYTES = 16, CODE_MAX = 65535, WINDOW_MIN = 3 };
 static const char magic[8] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
 static const char trailer_magic[8] = {'L', 'O', 'A', 'M', 'V', 'O', 'C', '1'};
 static const float range_max = 24;
-static const float clamp_min =
-    15.99F; /* llama-perplexity clamps at 16; a narrower row holds no clamped token */
-static const double rounding = 2e-3; /* of the sum: half a step in every log-probability, and floats */
+static const float clamp_min = 15.99F; /* llama-perplexity clamps at 16; a narrower row holds no clamped token */
+static const double rounding = 2e-3;   /* of the sum: half a step in every log-probability, and floats */
 
 static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < length; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
     return hash;
 }
 
@@ -31,17 +29,15 @@ static size_t codes_per_row(uint32_t vocabulary_size) { return ((size_t)vocabula
 
 /* ---- writing ---- */
 
-static enum status put(struct logits_base_writer *writer, const void *bytes, size_t length,
-                       struct error *error) {
+static enum status put(struct logits_base_writer *writer, const void *bytes, size_t length, struct error *error) {
     errno = 0;
     if (fwrite(bytes, 1, length, writer->file.stream) != length)
         return error_set_os(error, STATUS_IO, errno, "%s", writer->file.path);
     return STATUS_OK;
 }
 
-enum status logits_base_create(struct logits_base_writer *writer, const char *path,
-                               const struct logits_base_head *head, uint64_t fingerprint,
-                               const int32_t *tokens, struct error *error) {
+enum status logits_base_create(struct logits_base_writer *writer, const char *path, const struct logits_base_head *head,
+                               uint64_t fingerprint, const int32_t *tokens, struct error *error) {
     *writer = (struct logits_base_writer){.head = *head, .fingerprint = fingerprint};
     writer->codes = calloc(codes_per_row(head->vocabulary_size), sizeof *writer->codes);
     if (writer->codes == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
@@ -107,8 +103,7 @@ static enum status check_size(struct logits_base *base, const char *path, struct
     base->rows = data + HEAD_BYTES + tokens_bytes;
     if (size == expected) return STATUS_OK;
     if (memcmp(data + expected, trailer_magic, sizeof trailer_magic) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: found other bytes than LOAMVOC1 at the end",
-                         path);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: found other bytes than LOAMVOC1 at the end", path);
     base->checksum = data + expected + sizeof trailer_magic;
     return STATUS_OK;
 }
@@ -118,22 +113,21 @@ static enum status check_head(struct logits_base *base, const char *path, struct
     struct logits_base_head *head = &base->head;
     uint32_t fields[3];
     if (base->map.size_bytes < HEAD_BYTES || memcmp(data, magic, sizeof magic) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: not a base of `loam-lab perplexity` or llama-perplexity",
-                         path);
+        return error_set(error, STATUS_DOCUMENT, "%s: not a base of `loam-lab perplexity` or llama-perplexity", path);
     memcpy(fields, data + sizeof magic, sizeof fields);
-    *head = (struct logits_base_head){
-        .window_size = fields[0], .vocabulary_size = fields[1], .window_count = fields[2]};
+    *head =
+        (struct logits_base_head){.window_size = fields[0], .vocabulary_size = fields[1], .window_count = fields[2]};
     if (head->vocabulary_size == 0 || head->vocabulary_size > INT32_MAX || head->window_size < WINDOW_MIN ||
         head->window_size > INT32_MAX || head->window_count == 0 || head->window_count > INT32_MAX)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: window %u, vocabulary %u, windows %u", path,
-                         fields[0], fields[1], fields[2]);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: window %u, vocabulary %u, windows %u", path, fields[0],
+                         fields[1], fields[2]);
     TRY(check_size(base, path, error));
     base->tokens = (const int32_t *)(const void *)(data + HEAD_BYTES); /* 20 is a multiple of 4 */
     uint64_t token_count = (uint64_t)head->window_count * head->window_size;
     for (uint64_t i = 0; i < token_count; i++)
         if (base->tokens[i] < 0 || (uint32_t)base->tokens[i] >= head->vocabulary_size)
-            return error_set(error, STATUS_DOCUMENT, "%s: damaged: token %llu is %d of %u", path,
-                             (unsigned long long)i, base->tokens[i], head->vocabulary_size);
+            return error_set(error, STATUS_DOCUMENT, "%s: damaged: token %llu is %d of %u", path, (unsigned long long)i,
+                             base->tokens[i], head->vocabulary_size);
     return STATUS_OK;
 }
 
@@ -168,8 +162,8 @@ static bool is_distribution(const float *log_probabilities, uint32_t count, floa
     return sum <= 1 + rounding && sum + clamped >= 1 - rounding; /* false for NaN */
 }
 
-enum status logits_base_read(const struct logits_base *base, uint64_t place, float *log_probabilities,
-                             float *floor, struct error *error) {
+enum status logits_base_read(const struct logits_base *base, uint64_t place, float *log_probabilities, float *floor,
+                             struct error *error) {
     uint32_t count = base->head.vocabulary_size;
     const uint8_t *row = base->rows + place * row_bytes(&base->head);
     float head[2]; /* step, least log-probability */
@@ -181,9 +175,8 @@ enum status logits_base_read(const struct logits_base *base, uint64_t place, flo
     }
     *floor = head[0] * CODE_MAX > clamp_min ? head[1] : -INFINITY;
     if (head[0] >= 0 && is_distribution(log_probabilities, count, *floor)) return STATUS_OK;
-    return error_set(
-        error, STATUS_DOCUMENT,
-        "%s: damaged: row %llu: found step %g and least log-probability %g, expected probabilities "
-        "that add to 1",
-        base->path, (unsigned long long)place, (double)head[0], (double)head[1]);
+    return error_set(error, STATUS_DOCUMENT,
+                     "%s: damaged: row %llu: found step %g and least log-probability %g, expected probabilities "
+                     "that add to 1",
+                     base->path, (unsigned long long)place, (double)head[0], (double)head[1]);
 }

@@ -49,9 +49,8 @@ struct logits_base_writer {
 };
 
 /* tokens: [window_count * window_size]; fingerprint: of the vocabulary */
-enum status logits_base_create(struct logits_base_writer *writer, const char *path,
-                               const struct logits_base_head *head, uint64_t fingerprint,
-                               const int32_t *tokens, struct error *error) STATUS_CHECKED;
+enum status logits_base_create(struct logits_base_writer *writer, const char *path, const struct logits_base_head *head,
+                               uint64_t fingerprint, const int32_t *tokens, struct error *error) STATUS_CHECKED;
 /* The next place's logits (any offset: they are normalised here). */
 enum status logits_base_write(struct logits_base_writer *writer, const float *logits, struct error *error)
     STATUS_CHECKED;
@@ -78,5 +77,5 @@ bool logits_base_matches(const struct logits_base *base, uint64_t fingerprint);
  * most this were clamped; -INFINITY: none was.  STATUS_DOCUMENT, naming the place: the row's numbers are no
  * probabilities. */
 enum status logits_base_read(const struct logits_base *base, uint64_t place,
-                             float *log_probabilities /* [vocabulary_size] */, float *floor,
-                             struct error *error) STATUS_CHECKED;
+                             float *log_probabilities /* [vocabulary_size] */, float *floor, struct error *error)
+    STATUS_CHECKED;

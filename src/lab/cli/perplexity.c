@@ -11,14 +11,14 @@
 
 #include "base/checked.h"
 #include "cli/interrupt.h"
-#include "lab/cli/logits_base.h"
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "lab/cli/lab.h"
+#include "lab/cli/logits_base.h"
 #include "lab/eval/divergence.h"
 #include "platform/clock.h"
-#include "lab/cli/lab.h"
 
 struct perplexity {
     const struct options *options;
@@ -77,8 +77,7 @@ static enum status score_window(struct perplexity *p, size_t index, struct error
     if (tokenizer_adds_bos(p->session.tokenizer)) p->window[0] = tokenizer_bos(p->session.tokenizer);
     sequence_truncate(p->sequence, 0);
     /* The first half needs no logits, and the last token predicts nothing inside the window. */
-    struct prefill_request before = {
-        .tokens = p->window, .token_count = p->first_scored, .progress = stop_asked};
+    struct prefill_request before = {.tokens = p->window, .token_count = p->first_scored, .progress = stop_asked};
     struct prefill_request scored = {.tokens = p->window + p->first_scored,
                                      .token_count = p->window_size - 1 - p->first_scored,
                                      .progress = stop_asked,
@@ -98,8 +97,7 @@ static enum status print_window(const struct perplexity *p, size_t index, struct
         output_text("[%zu]%.4f,", index + 1, exp(tally_mean(&p->figures.loss)));
         return output_flush(error);
     }
-    if (index == 0)
-        output_text("chunk             PPL    ln(PPL(Q)/PPL(base))          KL Divergence    Same top p\n");
+    if (index == 0) output_text("chunk             PPL    ln(PPL(Q)/PPL(base))          KL Divergence    Same top p\n");
     output_text("%5zu  %14.4f  %22.5f  %21.5f  %10.3f %%\n", index + 1, exp(tally_mean(&p->figures.loss)),
                 tally_mean(&p->figures.loss) - tally_mean(&p->figures.base_loss), tally_mean(&p->figures.kld),
                 100 * (double)p->figures.same_top / (double)p->place);
@@ -118,14 +116,12 @@ static void print_comparison(struct perplexity *p) {
     output_text("\n====== Perplexity statistics ======\n");
     output_text("Mean PPL(Q)                   : %10.6f \xc2\xb1 %10.6f\n", exp(tally_mean(&p->figures.loss)),
                 exp(tally_mean(&p->figures.loss)) * tally_error(&p->figures.loss));
-    output_text("Mean PPL(base)                : %10.6f \xc2\xb1 %10.6f\n",
-                exp(tally_mean(&p->figures.base_loss)),
+    output_text("Mean PPL(base)                : %10.6f \xc2\xb1 %10.6f\n", exp(tally_mean(&p->figures.base_loss)),
                 exp(tally_mean(&p->figures.base_loss)) * tally_error(&p->figures.base_loss));
     output_text("Mean ln(PPL(Q)/PPL(base))     : %10.6f\n",
                 tally_mean(&p->figures.loss) - tally_mean(&p->figures.base_loss));
     output_text("\n====== KL divergence statistics ======\n");
-    output_text("Mean    KLD: %10.6f \xc2\xb1 %10.6f\n", tally_mean(&p->figures.kld),
-                tally_error(&p->figures.kld));
+    output_text("Mean    KLD: %10.6f \xc2\xb1 %10.6f\n", tally_mean(&p->figures.kld), tally_error(&p->figures.kld));
     output_text("Maximum KLD: %10.6f\n", (double)p->divergences[p->place - 1]);
     output_text("99.0%%   KLD: %10.6f\n", (double)p->divergences[(size_t)(0.99 * (count - 1))]);
     output_text("Median  KLD: %10.6f\n", (double)p->divergences[(p->place - 1) / 2]);
@@ -140,8 +136,8 @@ static void print_comparison(struct perplexity *p) {
 static enum status print_estimate(struct perplexity *p, size_t window_count, struct error *error) {
     double estimate = exp(tally_mean(&p->figures.loss));
     if (!p->compares) output_text("\n");
-    output_text("Final estimate: PPL over %zu chunks for n_ctx=%zu = %.4f +/- %.5f\n", window_count,
-                p->window_size, estimate, estimate * tally_error(&p->figures.loss));
+    output_text("Final estimate: PPL over %zu chunks for n_ctx=%zu = %.4f +/- %.5f\n", window_count, p->window_size,
+                estimate, estimate * tally_error(&p->figures.loss));
     if (p->compares) print_comparison(p);
     return output_flush(error);
 }
@@ -149,8 +145,8 @@ static enum status print_estimate(struct perplexity *p, size_t window_count, str
 static void print_pace(const struct perplexity *p, size_t done) {
     if (option_flag(p->options, OPTION_QUIET) || done != 1) return;
     double seconds = clock_seconds() - p->began, left = seconds * (double)(p->window_count - 1);
-    fprintf(stderr, "loam-lab: %zu windows of %zu tokens, %.2f s each, %u:%02u left\n", p->window_count,
-            p->window_size, seconds, (unsigned)left / 60, (unsigned)left % 60);
+    fprintf(stderr, "loam-lab: %zu windows of %zu tokens, %.2f s each, %u:%02u left\n", p->window_count, p->window_size,
+            seconds, (unsigned)left / 60, (unsigned)left % 60);
 }
 
 /* ---- opening ---- */
@@ -160,8 +156,7 @@ static uint64_t vocabulary_fingerprint(const struct tokenizer *tokenizer) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t id = 0; id < tokenizer_vocabulary_size(tokenizer); id++) {
         char piece[256];
-        size_t length =
-            min_size(tokenizer_piece(tokenizer, (token_id)id, true, piece, sizeof piece), sizeof piece);
+        size_t length = min_size(tokenizer_piece(tokenizer, (token_id)id, true, piece, sizeof piece), sizeof piece);
         for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)piece[i]) * UINT64_C(0x100000001b3);
         hash = (hash ^ length) * UINT64_C(0x100000001b3);
     }
@@ -173,8 +168,8 @@ static enum status read_base(struct perplexity *p, const char *path, struct erro
     const struct logits_base_head *head = &p->base.head;
     if (head->vocabulary_size != p->vocabulary_size ||
         !logits_base_matches(&p->base, vocabulary_fingerprint(p->session.tokenizer)))
-        return error_set(error, STATUS_DOCUMENT, "%s: made with another vocabulary, of %u tokens (here %zu)",
-                         path, head->vocabulary_size, p->vocabulary_size);
+        return error_set(error, STATUS_DOCUMENT, "%s: made with another vocabulary, of %u tokens (here %zu)", path,
+                         head->vocabulary_size, p->vocabulary_size);
     if (option_given(p->options, OPTION_CONTEXT) && head->window_size != p->window_size)
         return error_set(error, STATUS_DOCUMENT, "%s: made with -c %u, not %zu", path, head->window_size,
                          p->window_size);
@@ -192,8 +187,7 @@ static enum status read_text(struct perplexity *p, struct error *error) {
     p->first_scored = logits_base_first_scored((uint32_t)p->window_size);
     p->window_count = p->text.count / p->window_size;
     if (p->window_count == 0)
-        return error_set(error, STATUS_USAGE,
-                         "perplexity: the text has %zu tokens, a window %zu: give -c or more text",
+        return error_set(error, STATUS_USAGE, "perplexity: the text has %zu tokens, a window %zu: give -c or more text",
                          p->text.count, p->window_size);
     return STATUS_OK;
 }
@@ -213,8 +207,7 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     p->vocabulary_size = p->session.model->config.vocabulary_size;
     p->window_size = option_count(options, OPTION_CONTEXT);
     if (p->window_size > INT32_MAX)
-        return error_set(error, STATUS_USAGE, "-c: found %zu, expected at most %d", p->window_size,
-                         INT32_MAX);
+        return error_set(error, STATUS_USAGE, "-c: found %zu, expected at most %d", p->window_size, INT32_MAX);
     TRY(p->compares ? read_base(p, base_path, error) : read_text(p, error));
     int64_t chunks = option_integer(options, OPTION_CHUNKS);
     if (chunks >= 0 && (uint64_t)chunks < p->window_count) p->window_count = (size_t)chunks;
@@ -232,8 +225,8 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     struct logits_base_head head = {.vocabulary_size = (uint32_t)p->vocabulary_size,
                                     .window_size = (uint32_t)p->window_size,
                                     .window_count = (uint32_t)p->window_count};
-    return logits_base_create(&p->writer, base_path, &head, vocabulary_fingerprint(p->session.tokenizer),
-                              p->text.ids, error);
+    return logits_base_create(&p->writer, base_path, &head, vocabulary_fingerprint(p->session.tokenizer), p->text.ids,
+                              error);
 }
 
 static enum status score_all(struct perplexity *p, struct error *error) {
@@ -252,8 +245,7 @@ static enum status score_all(struct perplexity *p, struct error *error) {
     return status;
 }
 
-enum status perplexity_output(const struct options *options, const char **name, char **path,
-                              struct error *error) {
+enum status perplexity_output(const struct options *options, const char **name, char **path, struct error *error) {
     const char *base = option_text(options, OPTION_KL_BASE);
     *name = "--kl-divergence-base";
     *path = NULL;

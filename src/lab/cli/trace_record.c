@@ -30,8 +30,7 @@ static enum status choose_layers(struct record *r, struct error *error) {
     const size_t there = r->session.model->config.layer_count;
     r->layer_count = list->list_count > 0 ? list->list_count : min_size(LAYERS_DEFAULT, there);
     if (r->layer_count > LAYERS_MAX)
-        return error_set(error, STATUS_USAGE, "--layers: found %zu, expected at most %d", r->layer_count,
-                         LAYERS_MAX);
+        return error_set(error, STATUS_USAGE, "--layers: found %zu, expected at most %d", r->layer_count, LAYERS_MAX);
     for (size_t i = 0; i < r->layer_count; i++) {
         r->layers[i] = list->list_count > 0 ? (size_t)list->list[i] : i * there / r->layer_count;
         if (r->layers[i] >= there || (i > 0 && r->layers[i] <= r->layers[i - 1]))
@@ -47,8 +46,7 @@ static enum status read_text(struct record *r, struct error *error) {
     TRY(prompt_tokens(r->options, NULL, r->session.tokenizer, &r->text, error));
     const size_t wanted = option_count(r->options, OPTION_CONTEXT);
     if (r->text.count < wanted)
-        return error_set(error, STATUS_USAGE, "-c: found %zu, the text has %zu tokens", wanted,
-                         r->text.count);
+        return error_set(error, STATUS_USAGE, "-c: found %zu, the text has %zu tokens", wanted, r->text.count);
     r->text.count = wanted;
     return STATUS_OK;
 }
@@ -82,8 +80,7 @@ static enum status record(struct record *r, struct error *error) {
 
 enum status trace_command(const struct options *options, struct error *error) {
     if (strcmp(options->positionals[0], "record") != 0)
-        return error_set(error, STATUS_USAGE, "trace: found '%.40s', expected record",
-                         options->positionals[0]);
+        return error_set(error, STATUS_USAGE, "trace: found '%.40s', expected record", options->positionals[0]);
     if (option_text(options, OPTION_RECORD_OUTPUT) == NULL)
         return error_set(error, STATUS_USAGE, "trace record: into which file?  -o FILE");
     struct record *r = calloc(1, sizeof *r);

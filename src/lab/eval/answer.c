@@ -51,7 +51,6 @@ enum status answer_greedy(const struct answer_request *request, struct text *tex
     *step_count = 0;
     enum status status = decode(request, text, step_count, error);
     sequence_truncate(request->sequence, length);
-    if (status == STATUS_OK && text->failed)
-        return error_set(error, STATUS_MEMORY, "out of memory for an answer");
+    if (status == STATUS_OK && text->failed) return error_set(error, STATUS_MEMORY, "out of memory for an answer");
     return status;
 }

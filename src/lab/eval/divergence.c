@@ -42,8 +42,8 @@ double kl_divergence(const float *base, const float *own, size_t count, float fl
     return sum;
 }
 
-double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count,
-                      float floor, uint32_t true_token) {
+double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count, float floor,
+                      uint32_t true_token) {
     double kld = kl_divergence(base, own, count, floor);
     tally_add(&divergence->kld, kld);
     tally_add(&divergence->loss, -(double)own[true_token]);

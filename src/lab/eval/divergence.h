@@ -37,5 +37,5 @@ struct divergence {
     uint64_t same_top;
 };
 /* base and own: [count] log-probabilities; floor: as above; returns the place's KLD. */
-double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count,
-                      float floor, uint32_t true_token);
+double divergence_add(struct divergence *divergence, const float *base, const float *own, size_t count, float floor,
+                      uint32_t true_token);

@@ -47,8 +47,7 @@ static bool cut(struct cutter *cutter) {
     size_t end = cutter->used;
     while (end > cutter->began && essay->bytes[end - 1] == ' ') end--;
     if (end > cutter->began) {
-        if (!array_reserve(&essay->sentences, essay->sentence_count, &cutter->capacity,
-                           sizeof *essay->sentences))
+        if (!array_reserve(&essay->sentences, essay->sentence_count, &cutter->capacity, sizeof *essay->sentences))
             return false;
         essay->sentences[essay->sentence_count++] =
             (struct essay_sentence){essay->bytes + cutter->began, end - cutter->began};
@@ -83,8 +82,7 @@ static bool cut_all(struct cutter *cutter, const char *text, size_t length) {
     return cut(cutter);
 }
 
-enum status essay_create(struct essay *essay, const char *text, size_t length, const char *name,
-                         struct error *error) {
+enum status essay_create(struct essay *essay, const char *text, size_t length, const char *name, struct error *error) {
     *essay = (struct essay){.bytes = malloc(length + 1)};
     char *copy = malloc(length + 4); /* zeros behind the end, for the look ahead */
     bool done = false;

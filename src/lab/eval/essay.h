@@ -23,8 +23,8 @@ struct essay {
 };
 
 /* STATUS_USAGE when the text has no sentence. `name` is for messages. */
-enum status essay_create(struct essay *essay, const char *text, size_t length, const char *name,
-                         struct error *error) STATUS_CHECKED;
+enum status essay_create(struct essay *essay, const char *text, size_t length, const char *name, struct error *error)
+    STATUS_CHECKED;
 void essay_deinit(struct essay *essay);
 
 /* The text in the binary, in the public domain: "A Scandal in Bohemia" (Arthur Conan Doyle, 1891), 47 KB. */

@@ -55,15 +55,14 @@ static void write_panel(const struct heat_map *map, size_t panel, int left, stru
             if (cell->count == 0) continue;
             double score = cell->sum / (double)cell->count;
             char colour[8];
-            text_format(
-                text,
-                "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"><title>%llu tokens, depth "
-                "%zu-%zu%%: %.1f%% of %llu</title></rect>\n",
-                x, y, CELL_WIDTH - 1, CELL_HEIGHT - 1, heat_map_colour(score, colour),
-                (unsigned long long)map->lengths[l], d * 100 / HEAT_MAP_DEPTHS,
-                (d + 1) * 100 / HEAT_MAP_DEPTHS, 100 * score, (unsigned long long)cell->count);
-            text_format(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n",
-                        x + CELL_WIDTH / 2, y + CELL_HEIGHT / 2 + 4, 100 * score);
+            text_format(text,
+                        "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"><title>%llu tokens, depth "
+                        "%zu-%zu%%: %.1f%% of %llu</title></rect>\n",
+                        x, y, CELL_WIDTH - 1, CELL_HEIGHT - 1, heat_map_colour(score, colour),
+                        (unsigned long long)map->lengths[l], d * 100 / HEAT_MAP_DEPTHS, (d + 1) * 100 / HEAT_MAP_DEPTHS,
+                        100 * score, (unsigned long long)cell->count);
+            text_format(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", x + CELL_WIDTH / 2,
+                        y + CELL_HEIGHT / 2 + 4, 100 * score);
         }
         text_format(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%llu</text>\n", x + CELL_WIDTH / 2,
                     TOP + HEAT_MAP_DEPTHS * CELL_HEIGHT + 16, (unsigned long long)map->lengths[l]);
@@ -75,10 +74,9 @@ static void write_key(struct text *text, int left, int y) {
     enum { STEPS = 20, STEP_WIDTH = 10 };
     char colour[8];
     for (int i = 0; i < STEPS; i++)
-        text_format(text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"10\" fill=\"%s\"/>\n",
-                    left + i * STEP_WIDTH, y, STEP_WIDTH, heat_map_colour((i + 0.5) / STEPS, colour));
-    text_format(text, "<text x=\"%d\" y=\"%d\">0 to 100%% found</text>\n", left + STEPS * STEP_WIDTH + 8,
-                y + 9);
+        text_format(text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"10\" fill=\"%s\"/>\n", left + i * STEP_WIDTH,
+                    y, STEP_WIDTH, heat_map_colour((i + 0.5) / STEPS, colour));
+    text_format(text, "<text x=\"%d\" y=\"%d\">0 to 100%% found</text>\n", left + STEPS * STEP_WIDTH + 8, y + 9);
 }
 
 void heat_map_write(const struct heat_map *map, struct text *text) {
@@ -97,9 +95,8 @@ void heat_map_write(const struct heat_map *map, struct text *text) {
     for (size_t d = 0; d < HEAT_MAP_DEPTHS; d++)
         text_format(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%zu%%</text>\n", LEFT - 6,
                     TOP + (int)d * CELL_HEIGHT + CELL_HEIGHT / 2 + 4, (2 * d + 1) * 50 / HEAT_MAP_DEPTHS);
-    text_format(
-        text, "<text x=\"14\" y=\"%d\" transform=\"rotate(-90 14 %d)\" text-anchor=\"middle\">Depth</text>\n",
-        (TOP + bottom) / 2, (TOP + bottom) / 2);
+    text_format(text, "<text x=\"14\" y=\"%d\" transform=\"rotate(-90 14 %d)\" text-anchor=\"middle\">Depth</text>\n",
+                (TOP + bottom) / 2, (TOP + bottom) / 2);
     for (size_t panel = 0; panel < map->panel_count; panel++)
         write_panel(map, panel, LEFT + (int)panel * (panel_width + GAP), text);
     text_format(text, "<text x=\"%d\" y=\"%d\">Length in tokens</text>\n", LEFT, bottom + 34);

@@ -23,8 +23,7 @@ struct heat_map {
     struct heat_cell cells[HEAT_MAP_PANELS_MAX][HEAT_MAP_LENGTHS_MAX][HEAT_MAP_DEPTHS];
 };
 
-void heat_map_add(struct heat_map *map, size_t panel, size_t length_index, double depth /* [0, 1] */,
-                  double score);
+void heat_map_add(struct heat_map *map, size_t panel, size_t length_index, double depth /* [0, 1] */, double score);
 /* "#rrggbb" of a score; buffer: 8 bytes. */
 const char *heat_map_colour(double score, char *buffer);
 /* Cells without a sample stay empty. */

@@ -6,8 +6,7 @@
 bool match_contains(const char *text, size_t length, const char *part, size_t part_length) {
     for (size_t i = 0; i + part_length <= length; i++) {
         size_t same = 0;
-        while (same < part_length &&
-               tolower((unsigned char)text[i + same]) == tolower((unsigned char)part[same]))
+        while (same < part_length && tolower((unsigned char)text[i + same]) == tolower((unsigned char)part[same]))
             same++;
         if (same == part_length) return true;
     }

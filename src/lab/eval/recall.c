@@ -47,8 +47,7 @@ void recall_reset(struct recall *recall) {
 }
 
 /* False: the device is broken, which the step's own synchronize says. */
-static bool read_chunk(struct recall *recall, const struct select_event *step, size_t kv_head,
-                       uint64_t chunk) {
+static bool read_chunk(struct recall *recall, const struct select_event *step, size_t kv_head, uint64_t chunk) {
     size_t bytes = step->view.layout->chunk_bytes;
     if (recall->chunk_bytes != bytes) {
         free(recall->chunk);
@@ -56,8 +55,7 @@ static bool read_chunk(struct recall *recall, const struct select_event *step, s
         recall->chunk_bytes = bytes;
     }
     ASSERT(recall->chunk != NULL); /* only while somebody measures */
-    return device_read_chunk(step->device, step->stream, &step->view, kv_head, chunk, recall->chunk, NULL) ==
-           STATUS_OK;
+    return device_read_chunk(step->device, step->stream, &step->view, kv_head, chunk, recall->chunk, NULL) == STATUS_OK;
 }
 
 /* scores[g][row] for the group's query heads. */
@@ -113,11 +111,8 @@ static void add_head(struct recall *recall, const struct select_event *step, con
         ASSERT(rows[i] < visible && (i == 0 || rows[i] > rows[i - 1]));
         caught += exp((double)scores[rows[i]] - (double)largest);
     }
-    recall->top_k.select(&(struct top_k_args){.scores = scores,
-                                              .count = visible,
-                                              .k = row_count,
-                                              .indices = recall->best,
-                                              .scratch = recall->scratch});
+    recall->top_k.select(&(struct top_k_args){
+        .scores = scores, .count = visible, .k = row_count, .indices = recall->best, .scratch = recall->scratch});
     size_t best_count = min_size(row_count, visible);
     double mass = fmin(caught / all, 1);
     cell->mass += mass;
@@ -155,6 +150,5 @@ void recall_cell_add(struct recall_cell *sum, const struct recall_cell *cell) {
     sum->kept += cell->kept;
     sum->count += cell->count;
     if (cell->mass_bound_count > 0)
-        add_mass_bound(sum, cell->mass_bound_count, cell->mass_bound, cell->mass_bound_min,
-                       cell->mass_bound_excess);
+        add_mass_bound(sum, cell->mass_bound_count, cell->mass_bound, cell->mass_bound_min, cell->mass_bound_excess);
 }

@@ -107,14 +107,13 @@ static enum status answer_text(const struct ruler_page *page, char **text, struc
     return STATUS_OK;
 }
 
-enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer,
-                              enum ruler_task task, size_t *budget, struct error *error) {
+enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer, enum ruler_task task,
+                              size_t *budget, struct error *error) {
     enum { SPARE = 8 };
     char *text;
     TRY(answer_text(page, &text, error));
     struct token_list list = {0};
-    enum status status =
-        tokenizer_encode(tokenizer, text, strlen(text), (struct tokenize_options){0}, &list, error);
+    enum status status = tokenizer_encode(tokenizer, text, strlen(text), (struct tokenize_options){0}, &list, error);
     free(text);
     size_t needed = list.count + SPARE;
     token_list_deinit(&list);
@@ -189,8 +188,8 @@ void ruler_draft_deinit(struct ruler_draft *draft) {
     urn_deinit(&draft->towns);
 }
 
-enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
-                             struct ruler_key key, uint64_t attempt, bool pairs, struct error *error) {
+enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options, struct ruler_key key,
+                             uint64_t attempt, bool pairs, struct error *error) {
     ruler_draft_deinit(draft);
     uint64_t series = mix(mix(options->seed, (uint64_t)key.task), key.length);
     *draft = (struct ruler_draft){.options = options,
@@ -203,8 +202,7 @@ enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_optio
     const double golden = 0.6180339887498949;
     draft->depth = fmod(random_double(&first) + (double)key.index * golden, 1);
     random_init(&draft->random, mix(mix(series, key.index), attempt));
-    return tasks[key.task].draw(draft) ? STATUS_OK
-                                       : error_set(error, STATUS_MEMORY, "out of memory for a sample");
+    return tasks[key.task].draw(draft) ? STATUS_OK : error_set(error, STATUS_MEMORY, "out of memory for a sample");
 }
 
 /* One attempt, in the trial; *exhausted: the task's word lists are too short for this length. */
@@ -216,12 +214,11 @@ static enum status attempt_sample(struct trial *trial, size_t *budget, bool *exh
     if (token_count + *budget > draft->length)
         return error_set(error, STATUS_USAGE, "%s: needs a length of %zu tokens at least, found %llu",
                          tasks[draft->task].name, token_count + *budget, (unsigned long long)draft->length);
-    return ruler_fit(write_page, trial, units_min, token_count, (size_t)draft->length - *budget, exhausted,
-                     error);
+    return ruler_fit(write_page, trial, units_min, token_count, (size_t)draft->length - *budget, exhausted, error);
 }
 
-static enum status make(struct trial *trial, const struct ruler_options *options, struct ruler_key key,
-                        size_t *budget, struct error *error) {
+static enum status make(struct trial *trial, const struct ruler_options *options, struct ruler_key key, size_t *budget,
+                        struct error *error) {
     enum { ATTEMPTS_MAX = 100 };
     bool exhausted = false, pairs = false;
     for (uint64_t attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
@@ -232,13 +229,11 @@ static enum status make(struct trial *trial, const struct ruler_options *options
             continue;
         }
         if (exhausted)
-            return error_set(error, STATUS_USAGE,
-                             "%s: the word lists are too short for a length of %llu tokens",
+            return error_set(error, STATUS_USAGE, "%s: the word lists are too short for a length of %llu tokens",
                              tasks[key.task].name, (unsigned long long)key.length);
         if (is_unambiguous(trial)) return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn",
-                     tasks[key.task].name);
+    return error_set(error, STATUS_USAGE, "%s: the text holds every answer that was drawn", tasks[key.task].name);
 }
 
 enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *page, struct token_list *tokens,
@@ -255,8 +250,8 @@ enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *pa
     return STATUS_OK;
 }
 
-enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options,
-                                enum ruler_task task, uint64_t length, uint64_t index, struct error *error) {
+enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options, enum ruler_task task,
+                                uint64_t length, uint64_t index, struct error *error) {
     *sample = (struct ruler_sample){.depth = -1};
     struct trial trial = {0};
     size_t budget = 0;

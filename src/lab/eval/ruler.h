@@ -67,9 +67,8 @@ struct ruler_sample {
 };
 
 /* STATUS_USAGE names the length a task needs, or that the word lists are too short for it. */
-enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options,
-                                enum ruler_task task, uint64_t length, uint64_t index, struct error *error)
-    STATUS_CHECKED;
+enum status ruler_sample_create(struct ruler_sample *sample, const struct ruler_options *options, enum ruler_task task,
+                                uint64_t length, uint64_t index, struct error *error) STATUS_CHECKED;
 void ruler_sample_deinit(struct ruler_sample *sample);
 
 /* Samples of several tasks over one text, so that one prefill serves all of them: samples[task_count], zeroed or not,

@@ -111,8 +111,8 @@ struct hidden {
     struct text text;
 };
 /* unit_count sentences of the essay, with the needles [count] between them, in the order of depth. */
-void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count,
-                       const struct hidden *hidden, size_t count, struct text *text);
+void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count, const struct hidden *hidden,
+                       size_t count, struct text *text);
 
 /* Parts of a needle task's and of vt's prompts: one needle, one statement; the question with the line end before it,
  * which also gives the page its answers and depth. */
@@ -129,16 +129,15 @@ struct ruler_key {
     uint64_t length, index;
 };
 /* Draws the fixed parts of a sample.  The draft is zeroed or an earlier one. */
-enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options,
-                             struct ruler_key key, uint64_t attempt, bool pairs, struct error *error)
-    STATUS_CHECKED;
+enum status ruler_draft_draw(struct ruler_draft *draft, const struct ruler_options *options, struct ruler_key key,
+                             uint64_t attempt, bool pairs, struct error *error) STATUS_CHECKED;
 void ruler_draft_deinit(struct ruler_draft *draft);
 /* The tokens of the page's prompt. */
 enum status ruler_page_tokens(const struct ruler_page *page, const struct tokenizer *tokenizer,
                               struct token_list *tokens, struct error *error) STATUS_CHECKED;
 /* Tokens to answer the page with. */
-enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer,
-                              enum ruler_task task, size_t *budget, struct error *error) STATUS_CHECKED;
+enum status ruler_page_budget(const struct ruler_page *page, const struct tokenizer *tokenizer, enum ruler_task task,
+                              size_t *budget, struct error *error) STATUS_CHECKED;
 /* Moves prompt and tokens into the sample. */
 enum status ruler_sample_take(struct ruler_sample *sample, struct ruler_page *page, struct token_list *tokens,
                               size_t budget, struct error *error) STATUS_CHECKED;
@@ -166,5 +165,5 @@ void ruler_qa_write(struct ruler_draft *draft, size_t unit_count, struct ruler_p
 
 /* Noise of sentence_count sentences, five to a line, with lines[i] as a line of its own behind noise line
  * floor(places[i] * (line count + 1)); places ascend. */
-void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines,
-                       const double *places, size_t count);
+void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines, const double *places,
+                       size_t count);

@@ -14,8 +14,8 @@ static void random_letters(char *target, size_t count, char first, struct random
     target[count] = '\0';
 }
 
-void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines,
-                       const double *places, size_t count) {
+void ruler_write_noise(struct text *text, size_t sentence_count, const char *const *lines, const double *places,
+                       size_t count) {
     size_t line_count = (sentence_count + NOISE_LINE - 1) / NOISE_LINE, next = 0;
     for (size_t i = 0; i <= line_count; i++) {
         while (next < count && (i == line_count || (size_t)(places[next] * (double)(line_count + 1)) <= i)) {
@@ -49,8 +49,7 @@ bool ruler_vt_draw(struct ruler_draft *draft) {
         draft->places[i] = random_double(&draft->random);
     }
     qsort(draft->places, VT_NAMES, sizeof draft->places[0], ascending);
-    snprintf(draft->vt_value, sizeof draft->vt_value, "%d",
-             (int)(10000 + random_below(&draft->random, 90000)));
+    snprintf(draft->vt_value, sizeof draft->vt_value, "%d", (int)(10000 + random_below(&draft->random, 90000)));
     return true;
 }
 
@@ -124,8 +123,7 @@ static uint32_t *cwe_entries(size_t word_count, size_t common_times, size_t othe
     if (entries == NULL) return NULL;
     size_t used = 0;
     for (size_t w = 0; w < word_count; w++)
-        for (size_t i = 0; i < (w < CWE_COMMON ? common_times : other_times); i++)
-            entries[used++] = (uint32_t)w;
+        for (size_t i = 0; i < (w < CWE_COMMON ? common_times : other_times); i++) entries[used++] = (uint32_t)w;
     ASSERT(used == *entry_count);
     shuffle(entries, used, random);
     return entries;

@@ -83,8 +83,7 @@ static size_t place_of(double depth, size_t unit_count) {
 
 /* unit_count sentences of an endless text: the essay from a random sentence on, then again and again, each further
  * time with its sentences shuffled.  The caller frees the array; NULL: no memory. */
-static const struct essay_sentence **read_essay(const struct essay *essay, size_t unit_count,
-                                                struct random *random) {
+static const struct essay_sentence **read_essay(const struct essay *essay, size_t unit_count, struct random *random) {
     size_t count = essay->sentence_count, first = (size_t)random_below(random, count);
     const struct essay_sentence **read = malloc((unit_count + count) * sizeof *read);
     if (read == NULL) return NULL;
@@ -102,8 +101,8 @@ static const struct essay_sentence **read_essay(const struct essay *essay, size_
 }
 
 /* Sentences differ in length by a factor of twenty, so depth is measured in bytes. */
-void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count,
-                       const struct hidden *hidden, size_t count, struct text *text) {
+void ruler_write_essay(const struct essay *essay, struct random *random, size_t unit_count, const struct hidden *hidden,
+                       size_t count, struct text *text) {
     const struct essay_sentence **sentences = read_essay(essay, unit_count, random);
     if (sentences == NULL) {
         text->failed = true;
@@ -128,8 +127,7 @@ void ruler_write_essay(const struct essay *essay, struct random *random, size_t 
     free(sentences);
 }
 
-static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count,
-                        struct text *text) {
+static void write_essay(struct ruler_draft *draft, struct random *random, size_t unit_count, struct text *text) {
     struct needle in_order[NEEDLES_MAX];
     struct hidden hidden[NEEDLES_MAX] = {0};
     sort_needles(draft, in_order);
@@ -138,8 +136,7 @@ static void write_essay(struct ruler_draft *draft, struct random *random, size_t
         ruler_niah_needle(draft, &in_order[i], &hidden[i].text);
         text->failed = text->failed || hidden[i].text.failed;
     }
-    if (!text->failed)
-        ruler_write_essay(draft->options->essay, random, unit_count, hidden, draft->needle_count, text);
+    if (!text->failed) ruler_write_essay(draft->options->essay, random, unit_count, hidden, draft->needle_count, text);
     for (size_t i = 0; i < draft->needle_count; i++) text_deinit(&hidden[i].text);
 }
 

@@ -55,8 +55,7 @@ bool ruler_qa_draw(struct ruler_draft *draft) {
 }
 
 /* A document is a person, or, from person_count() on, a town. */
-static void write_document(const struct ruler_draft *draft, size_t number, size_t document,
-                           struct text *text) {
+static void write_document(const struct ruler_draft *draft, size_t number, size_t document, struct text *text) {
     char digits[24];
     snprintf(digits, sizeof digits, "%zu", number);
     FILL(text, TEMPLATE_qa_heading, {"number", digits});
@@ -89,15 +88,13 @@ static int64_t draw_other(struct ruler_draft *draft, size_t index, struct random
     return urn_draw(&draft->urn, random);
 }
 
-static void write_question(const struct ruler_draft *draft, const struct person *asked,
-                           struct ruler_page *page) {
+static void write_question(const struct ruler_draft *draft, const struct person *asked, struct ruler_page *page) {
     static const enum ruler_template questions[] = {TEMPLATE_question_qa_town, TEMPLATE_question_qa_year,
                                                     TEMPLATE_question_qa_job, TEMPLATE_question_qa_region};
     static const enum ruler_template prefixes[] = {TEMPLATE_prefix_qa_town, TEMPLATE_prefix_qa_year,
                                                    TEMPLATE_prefix_qa_job, TEMPLATE_prefix_qa_region};
     struct random facts;
-    const char *answers[] = {asked->town, asked->year, asked->job,
-                             town_region(draft, asked->town_index, &facts)};
+    const char *answers[] = {asked->town, asked->year, asked->job, town_region(draft, asked->town_index, &facts)};
     size_t which = draft->task == RULER_QA_2 ? ASK_COUNT : draft->asked.question;
     FILL(&page->prompt, questions[which], {"person", asked->name});
     text_add(&page->prompt, "\n");

@@ -54,8 +54,7 @@ static void hide_all(struct shared *shared) {
     for (size_t i = 0; i < shared->task_count; i++) {
         const struct ruler_draft *draft = &shared->drafts[i];
         if (draft->task == RULER_VT)
-            for (size_t j = 0; j < VT_NAMES; j++)
-                ruler_vt_statement(draft, j, hide(shared, draft->places[j], true));
+            for (size_t j = 0; j < VT_NAMES; j++) ruler_vt_statement(draft, j, hide(shared, draft->places[j], true));
         else
             for (size_t j = 0; j < draft->needle_count; j++)
                 ruler_niah_needle(draft, &draft->needles[j], hide(shared, draft->needles[j].depth, false));
@@ -94,8 +93,7 @@ static enum status write_pages(void *context, size_t unit_count, size_t *token_c
     struct random random = shared->drafts[0].random;
     text_clear(&shared->text);
     text_append(&shared->text, shared->intro.bytes, shared->intro.length);
-    ruler_write_essay(shared->options->essay, &random, unit_count, shared->hidden, shared->hidden_count,
-                      &shared->text);
+    ruler_write_essay(shared->options->essay, &random, unit_count, shared->hidden, shared->hidden_count, &shared->text);
     if (shared->text.failed) return error_set(error, STATUS_MEMORY, "out of memory for a prompt");
     *token_count = 0;
     *exhausted = false;
@@ -107,8 +105,7 @@ static enum status write_pages(void *context, size_t unit_count, size_t *token_c
         text_append(&page->prompt, shared->text.bytes, shared->text.length);
         (shared->tasks[i] == RULER_VT ? ruler_vt_question : ruler_niah_question)(&shared->drafts[i], page);
         TRY(ruler_page_tokens(page, shared->options->tokenizer, &shared->tokens[i], error));
-        TRY(ruler_page_budget(page, shared->options->tokenizer, shared->tasks[i], &shared->budgets[i],
-                              error));
+        TRY(ruler_page_budget(page, shared->options->tokenizer, shared->tasks[i], &shared->budgets[i], error));
         size_t needed = shared->tokens[i].count + shared->budgets[i];
         if (needed > *token_count) *token_count = needed;
     }
@@ -120,8 +117,7 @@ static enum status write_pages(void *context, size_t unit_count, size_t *token_c
 static enum status draw_all(struct shared *shared, uint64_t index, uint64_t attempt, struct error *error) {
     for (size_t i = 0; i < shared->task_count; i++)
         TRY(ruler_draft_draw(&shared->drafts[i], shared->options,
-                             (struct ruler_key){shared->tasks[i], shared->length, index}, attempt, false,
-                             error));
+                             (struct ruler_key){shared->tasks[i], shared->length, index}, attempt, false, error));
     hide_all(shared);
     write_intro(shared);
     for (size_t i = 0; i < shared->hidden_count; i++)
@@ -135,12 +131,10 @@ static bool needles_are_alone(const struct ruler_draft *draft, const char *text)
     for (size_t i = 0; i < draft->needle_count; i++) {
         const struct needle *needle = &draft->needles[i];
         size_t own = 0;
-        for (size_t j = 0; j < draft->needle_count; j++)
-            own += strcmp(draft->needles[j].key, needle->key) == 0;
+        for (size_t j = 0; j < draft->needle_count; j++) own += strcmp(draft->needles[j].key, needle->key) == 0;
         strcpy(stated, " ");
         strcat(strcat(stated, needle->key), " is: ");
-        if (ruler_occurrences(text, needle->value) != 1 || ruler_occurrences(text, stated) != own)
-            return false;
+        if (ruler_occurrences(text, needle->value) != 1 || ruler_occurrences(text, stated) != own) return false;
     }
     return true;
 }
@@ -155,8 +149,7 @@ static bool chain_is_alone(const struct ruler_draft *draft, const char *text) {
 static bool is_unambiguous(const struct shared *shared) {
     for (size_t i = 0; i < shared->task_count; i++) {
         bool is_chain = shared->tasks[i] == RULER_VT;
-        if (!(is_chain ? chain_is_alone : needles_are_alone)(&shared->drafts[i], shared->text.bytes))
-            return false;
+        if (!(is_chain ? chain_is_alone : needles_are_alone)(&shared->drafts[i], shared->text.bytes)) return false;
     }
     return true;
 }
@@ -168,9 +161,8 @@ static enum status make(struct shared *shared, uint64_t index, struct error *err
         TRY(draw_all(shared, index, attempt, error));
         TRY(write_pages(shared, 0, &token_min, &exhausted, error));
         if (token_min > shared->length)
-            return error_set(error, STATUS_USAGE,
-                             "a shared text: needs a length of %zu tokens at least, found %llu", token_min,
-                             (unsigned long long)shared->length);
+            return error_set(error, STATUS_USAGE, "a shared text: needs a length of %zu tokens at least, found %llu",
+                             token_min, (unsigned long long)shared->length);
         TRY(ruler_fit(write_pages, shared, 0, token_min, (size_t)shared->length, &exhausted, error));
         if (is_unambiguous(shared)) return STATUS_OK;
     }
@@ -191,8 +183,7 @@ enum status ruler_samples_create_shared(struct ruler_sample *samples, const stru
     shared->length = length;
     enum status status = make(shared, index, error);
     for (size_t i = 0; i < task_count && status == STATUS_OK; i++)
-        status =
-            ruler_sample_take(&samples[i], &shared->pages[i], &shared->tokens[i], shared->budgets[i], error);
+        status = ruler_sample_take(&samples[i], &shared->pages[i], &shared->tokens[i], shared->budgets[i], error);
     if (status != STATUS_OK)
         for (size_t i = 0; i < task_count; i++) ruler_sample_deinit(&samples[i]);
     shared_deinit(shared);

@@ -21,11 +21,10 @@ static const char *const jobs[] = {RULER_JOBS(X)};
 
 #define LIST(array) \
     { array, sizeof array / sizeof array[0] }
-const struct word_list ruler_noise = LIST(noise), ruler_adjectives = LIST(adjectives),
-                       ruler_nouns = LIST(nouns), ruler_first_names = LIST(first_names),
-                       ruler_surnames = LIST(surnames), ruler_town_starts = LIST(town_starts),
-                       ruler_town_ends = LIST(town_ends), ruler_regions = LIST(regions),
-                       ruler_jobs = LIST(jobs);
+const struct word_list ruler_noise = LIST(noise), ruler_adjectives = LIST(adjectives), ruler_nouns = LIST(nouns),
+                       ruler_first_names = LIST(first_names), ruler_surnames = LIST(surnames),
+                       ruler_town_starts = LIST(town_starts), ruler_town_ends = LIST(town_ends),
+                       ruler_regions = LIST(regions), ruler_jobs = LIST(jobs);
 
 static const char *const templates[] = {
 #define X(name, text) text,
@@ -49,8 +48,7 @@ const char *ruler_kind_text(enum ruler_kind kind, bool plural) { return kinds[ki
 
 static const char *field_value(const struct field *fields, size_t count, const char *name, size_t length) {
     for (size_t i = 0; i < count; i++)
-        if (strlen(fields[i].name) == length && memcmp(fields[i].name, name, length) == 0)
-            return fields[i].value;
+        if (strlen(fields[i].name) == length && memcmp(fields[i].name, name, length) == 0) return fields[i].value;
     ASSERT(name == NULL); /* a template names a field that nobody fills */
     return "";
 }
@@ -85,19 +83,14 @@ static void write_uuid(char *target, struct random *random) {
     uint64_t a = random_next(random), b = random_next(random);
     a = (a & ~UINT64_C(0xf000)) | UINT64_C(0x4000);     /* version 4 */
     b = (b & ~(UINT64_C(3) << 62)) | UINT64_C(1) << 63; /* variant 10 */
-    snprintf(target, RULER_ANSWER_BYTES,
-             "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%012" PRIx64, a >> 32, a >> 16 & 0xffff,
-             a & 0xffff, b >> 48, b & UINT64_C(0xffffffffffff));
+    snprintf(target, RULER_ANSWER_BYTES, "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%012" PRIx64, a >> 32,
+             a >> 16 & 0xffff, a & 0xffff, b >> 48, b & UINT64_C(0xffffffffffff));
 }
 
 void ruler_word(char *target, enum ruler_kind kind, struct random *random) {
     switch (kind) {
-    case KIND_number:
-        snprintf(target, RULER_ANSWER_BYTES, "%" PRIu64, 1000000 + random_below(random, 9000000));
-        return;
-    case KIND_word:
-        snprintf(target, RULER_ANSWER_BYTES, "%s", nouns[random_below(random, ruler_nouns.count)]);
-        return;
+    case KIND_number: snprintf(target, RULER_ANSWER_BYTES, "%" PRIu64, 1000000 + random_below(random, 9000000)); return;
+    case KIND_word: snprintf(target, RULER_ANSWER_BYTES, "%s", nouns[random_below(random, ruler_nouns.count)]); return;
     case KIND_uuid: write_uuid(target, random); return;
     }
 }

@@ -14,9 +14,8 @@ void stored_key_read(const struct kv_layout *layout, const void *chunk, size_t t
         }
         return;
     }
-    const uint8_t *scales =
-        kv_block(layout, chunk, token) + layout->k_scales_offset +
-        token % KV_BLOCK_TOKENS * (layout->k_dimension / KV_SCALE_GROUP) * sizeof(uint16_t);
+    const uint8_t *scales = kv_block(layout, chunk, token) + layout->k_scales_offset +
+                            token % KV_BLOCK_TOKENS * (layout->k_dimension / KV_SCALE_GROUP) * sizeof(uint16_t);
     for (size_t i = 0; i < layout->k_dimension; i++) {
         uint16_t half;
         memcpy(&half, scales + i / KV_SCALE_GROUP * sizeof half, sizeof half);

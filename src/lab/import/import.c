@@ -21,8 +21,7 @@ static enum status path_in(struct import *import, const char *file, char **path)
     return STATUS_OK;
 }
 
-static enum status read_json(struct import *import, const char *file, bool required,
-                             struct import_source *source) {
+static enum status read_json(struct import *import, const char *file, bool required, struct import_source *source) {
     char *path;
     source->file = file;
     TRY(path_in(import, file, &path));
@@ -34,8 +33,7 @@ static enum status read_template(struct import *import) {
     char *path;
     TRY(path_in(import, "chat_template.jinja", &path));
     if (access(path, F_OK) != 0) return STATUS_OK;
-    return file_read_all(path, TEMPLATE_BYTES_MAX, &import->chat_template, &import->chat_template_bytes,
-                         import->error);
+    return file_read_all(path, TEMPLATE_BYTES_MAX, &import->chat_template, &import->chat_template_bytes, import->error);
 }
 
 static enum status read_options(struct import *import) {
@@ -43,8 +41,7 @@ static enum status read_options(struct import *import) {
         const char *name;
         enum tensor_type type;
         uint32_t file_type;
-    } known[] = {
-        {"F32", TENSOR_F32, 0}, {"F16", TENSOR_F16, 1}, {"BF16", TENSOR_BF16, 32}, {"Q8_0", TENSOR_Q8_0, 7}};
+    } known[] = {{"F32", TENSOR_F32, 0}, {"F16", TENSOR_F16, 1}, {"BF16", TENSOR_BF16, 32}, {"Q8_0", TENSOR_Q8_0, 7}};
     const char *name = import->options->type_name;
     import->keep_type = name == NULL;
     /* The name of the type when types are kept: the type of most weights, which is the embedding's. */

@@ -14,12 +14,9 @@ static const struct {
     const char *class_name, *model_type, *architecture;
     enum model_family family;
 } classes[] = {
-    {"LlamaForCausalLM", "llama", "llama", FAMILY_LLAMA},
-    {"MistralForCausalLM", "mistral", "llama", FAMILY_LLAMA},
-    {"LLaMAForCausalLM", "llama", "llama", FAMILY_LLAMA},
-    {"Qwen2ForCausalLM", "qwen2", "qwen2", FAMILY_QWEN2},
-    {"Qwen3ForCausalLM", "qwen3", "qwen3", FAMILY_QWEN3},
-    {"OPTForCausalLM", "opt", "opt", FAMILY_OPT},
+    {"LlamaForCausalLM", "llama", "llama", FAMILY_LLAMA}, {"MistralForCausalLM", "mistral", "llama", FAMILY_LLAMA},
+    {"LLaMAForCausalLM", "llama", "llama", FAMILY_LLAMA}, {"Qwen2ForCausalLM", "qwen2", "qwen2", FAMILY_QWEN2},
+    {"Qwen3ForCausalLM", "qwen3", "qwen3", FAMILY_QWEN3}, {"OPTForCausalLM", "opt", "opt", FAMILY_OPT},
 };
 
 struct fields { /* config.json, with what all readers need */
@@ -50,8 +47,7 @@ static enum status field_must_say(const struct fields *fields, const char *name,
     const char *value = expected;
     TRY(import_text(fields->import, fields->source, fields->object, name, &value));
     if (strcmp(value, expected) == 0) return STATUS_OK;
-    return import_refuse(fields->import, fields->source->file, name, "found '%.40s', expected '%s'", value,
-                         expected);
+    return import_refuse(fields->import, fields->source->file, name, "found '%.40s', expected '%s'", value, expected);
 }
 
 static enum status read_family(const struct fields *fields) {
@@ -118,8 +114,8 @@ static enum status read_opt(const struct fields *fields) {
 
 /* ---- RoPE ---- */
 
-static enum status rope_number(const struct fields *fields, const json_t *rope, const char *name,
-                               bool required, double *value) {
+static enum status rope_number(const struct fields *fields, const json_t *rope, const char *name, bool required,
+                               double *value) {
     const struct import_field field = {fields->source, rope, name, required};
     return import_number(fields->import, field, 1e-6, 1e18, value);
 }
@@ -139,8 +135,8 @@ static enum status read_yarn(const struct fields *fields, const json_t *rope) {
     /* GGUF has a factor on top of 0.1 ln s + 1.  transformers gives the product, or two scales whose ratio it is. */
     double usual = rope_yarn_magnitude(config->rope.factor, 1), wanted = usual;
     if (mscale != 0 && mscale_all != 0)
-        wanted = rope_yarn_magnitude(config->rope.factor, mscale) /
-                 rope_yarn_magnitude(config->rope.factor, mscale_all);
+        wanted =
+            rope_yarn_magnitude(config->rope.factor, mscale) / rope_yarn_magnitude(config->rope.factor, mscale_all);
     TRY(rope_number(fields, rope, "attention_factor", false, &wanted));
     config->rope.attention_factor = wanted / usual;
     uint64_t scaled = (uint64_t)(config->rope.factor * (double)config->rope.original_context + 0.5);
@@ -281,10 +277,8 @@ static enum status write_rope(struct import *import) {
     TRY(add_uint(import, "rope.scaling.original_context_length", config->rope.original_context));
     if (config->rope.attention_factor != 1)
         TRY(add_float(import, "rope.scaling.attn_factor", config->rope.attention_factor));
-    if (config->rope.beta_fast != 32)
-        TRY(add_float(import, "rope.scaling.yarn_beta_fast", config->rope.beta_fast));
-    if (config->rope.beta_slow != 1)
-        TRY(add_float(import, "rope.scaling.yarn_beta_slow", config->rope.beta_slow));
+    if (config->rope.beta_fast != 32) TRY(add_float(import, "rope.scaling.yarn_beta_fast", config->rope.beta_fast));
+    if (config->rope.beta_slow != 1) TRY(add_float(import, "rope.scaling.yarn_beta_slow", config->rope.beta_slow));
     return STATUS_OK;
 }
 
@@ -312,8 +306,7 @@ static enum status write_name(struct import *import) {
     while (end > 1 && import->folder[end - 1] == '/') end--;
     size_t begin = end;
     while (begin > 0 && import->folder[begin - 1] != '/') begin--;
-    return gguf_writer_add_string(import->writer, "general.name", import->folder + begin, end - begin,
-                                  import->error);
+    return gguf_writer_add_string(import->writer, "general.name", import->folder + begin, end - begin, import->error);
 }
 
 enum status import_write_config(struct import *import) {

@@ -3,8 +3,7 @@
 
 #include "lab/import/import_internal.h"
 
-enum status import_refuse(const struct import *import, const char *file, const char *field,
-                          const char *format, ...) {
+enum status import_refuse(const struct import *import, const char *file, const char *field, const char *format, ...) {
     char message[200];
     va_list arguments;
     va_start(arguments, format);
@@ -43,12 +42,10 @@ enum status import_number(const struct import *import, struct import_field field
         if (!field.required) return STATUS_OK;
         return import_refuse(import, field.source->file, field.name, "not found, expected a number");
     }
-    if (!json_is_number(member))
-        return import_refuse(import, field.source->file, field.name, "expected a number");
+    if (!json_is_number(member)) return import_refuse(import, field.source->file, field.name, "expected a number");
     double number = json_number_value(member);
     if (!(number >= min && number <= max))
-        return import_refuse(import, field.source->file, field.name, "found %g, expected %g to %g", number,
-                             min, max);
+        return import_refuse(import, field.source->file, field.name, "found %g, expected %g to %g", number, min, max);
     *value = number;
     return STATUS_OK;
 }

@@ -9,9 +9,9 @@
 #include "base/arena.h"
 #include "format/gguf.h"
 #include "format/path_tail.h"
-#include "lab/import/safetensors.h"
 #include "kernels/convert/convert.h"
 #include "lab/import/import.h"
+#include "lab/import/safetensors.h"
 #include "model/model.h"
 
 enum { IMPORT_FOLDER_SHOWN = 100 }; /* longest part of the folder's path in a message, in bytes */
@@ -73,8 +73,8 @@ struct import_field {
 };
 enum status import_uint(const struct import *import, struct import_field field, uint64_t min, uint64_t max,
                         uint64_t *value) STATUS_CHECKED;
-enum status import_number(const struct import *import, struct import_field field, double min, double max,
-                          double *value) STATUS_CHECKED;
+enum status import_number(const struct import *import, struct import_field field, double min, double max, double *value)
+    STATUS_CHECKED;
 enum status import_bool(const struct import *import, const struct import_source *source, const json_t *object,
                         const char *field, bool *value) STATUS_CHECKED;
 /* Borrowed from the object; holds no zero byte. */

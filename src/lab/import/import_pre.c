@@ -19,16 +19,14 @@ static const struct {
 } known[] = {
     {"ByteLevel regex", "gpt-2", NULL},
     {"Digits\nByteLevel regex", "smollm", NULL},
-    {"Split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TAIL "\nByteLevel", "smaug-bpe",
-     "llama-bpe"},
+    {"Split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TAIL "\nByteLevel", "smaug-bpe", "llama-bpe"},
     {"Split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" TAIL "\nByteLevel", "qwen2", NULL},
-    {"Split " CONTRACTIONS
-     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
+    {"Split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nByteLevel",
      "qwen35", NULL},
     {"Split " UPPER "*" LOWER "+|" UPPER "+" LOWER "*|\\p{N}" TEKKEN_TAIL "\nByteLevel", NULL, "tekken"},
-    {"Split " UPPER "*" LOWER "+" CONTRACTIONS "?|" UPPER "+" LOWER "*" CONTRACTIONS
-     "?|\\p{N}{1,3}" TEKKEN_TAIL "\nByteLevel",
+    {"Split " UPPER "*" LOWER "+" CONTRACTIONS "?|" UPPER "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}" TEKKEN_TAIL
+     "\nByteLevel",
      "gpt-4o", "gpt-4o"},
     {"Split [\\r\\n]\nSplit \\s?\\p{L}+\nSplit \\s?\\p{P}+\nSplit "
      "[一-龥ࠀ-一가-퟿]+\nDigits\nByteLevel",
@@ -75,8 +73,7 @@ static void describe(struct steps *steps, const json_t *step) {
     if (strcmp(type, "ByteLevel") == 0) {
         /* older files do not have use_regex, which then is true */
         if (!json_is_false(json_object_get(step, "use_regex"))) steps_add(steps, " regex", 6);
-        if (json_is_true(json_object_get(step, "add_prefix_space")))
-            steps_add(steps, " add_prefix_space", 17);
+        if (json_is_true(json_object_get(step, "add_prefix_space"))) steps_add(steps, " add_prefix_space", 17);
     } else if (strcmp(type, "Digits") == 0) {
         if (!json_is_true(json_object_get(step, "individual_digits"))) steps_add(steps, " together", 9);
     } else if (strcmp(type, "Split") == 0) {
@@ -109,8 +106,7 @@ enum status import_find_pre(struct import *import, const char **pre) {
         if (*pre != NULL) return STATUS_OK;
         return import_refuse(import, "tokenizer.json", "model.ignore_merges",
                              "%s is not what this pre-tokenizer (%s) goes with; --pre NAME decides",
-                             whole ? "true" : "false",
-                             known[i].pre != NULL ? known[i].pre : known[i].pre_whole);
+                             whole ? "true" : "false", known[i].pre != NULL ? known[i].pre : known[i].pre_whole);
     }
     return import_refuse(import, "tokenizer.json", "pre_tokenizer",
                          "not one that loam knows (%.120s); --pre NAME decides", steps.text);

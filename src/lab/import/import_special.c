@@ -22,8 +22,7 @@ static bool id_of(const struct import *import, const char *text, uint64_t *id) {
         const char *content = json_string_value(json_object_get(entry, "content"));
         if (content != NULL && strcmp(content, text) == 0) found = json_object_get(entry, "id");
     }
-    if (found == NULL)
-        found = json_object_get(json_object_get(json_object_get(root, "model"), "vocab"), text);
+    if (found == NULL) found = json_object_get(json_object_get(json_object_get(root, "model"), "vocab"), text);
     if (found == NULL) return false;
     *id = (uint64_t)json_integer_value(found);
     return true;
@@ -131,8 +130,7 @@ static void read_additions(const struct import *import, struct additions *additi
     for (size_t i = 0; i < count; i++) {
         const json_t *step = json_is_array(list) ? json_array_get(list, i) : processor;
         const char *type = json_string_value(json_object_get(step, "type"));
-        if (type != NULL && strcmp(type, "TemplateProcessing") == 0)
-            read_template_processing(import, step, additions);
+        if (type != NULL && strcmp(type, "TemplateProcessing") == 0) read_template_processing(import, step, additions);
     }
 }
 

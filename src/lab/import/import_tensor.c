@@ -107,8 +107,8 @@ static uint64_t size_of(const struct import_config *config, enum size size) {
 
 /* ---- finding and declaring ---- */
 
-__attribute__((format(printf, 3, 4))) static enum status refuse(const struct import *import,
-                                                                const char *tensor, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static enum status refuse(const struct import *import, const char *tensor,
+                                                                const char *format, ...) {
     char message[200];
     va_list arguments;
     va_start(arguments, format);
@@ -120,8 +120,7 @@ __attribute__((format(printf, 3, 4))) static enum status refuse(const struct imp
 
 static enum status check_shape(const struct import *import, const struct mapping *mapping,
                                const struct safetensors_tensor *tensor) {
-    uint64_t rows = size_of(&import->config, mapping->rows),
-             columns = size_of(&import->config, mapping->columns);
+    uint64_t rows = size_of(&import->config, mapping->rows), columns = size_of(&import->config, mapping->columns);
     bool is_vector = mapping->columns == SIZE_NONE;
     bool matches = tensor->dimension_count == (is_vector ? 1 : 2) && tensor->dimensions[0] == rows &&
                    (is_vector || tensor->dimensions[1] == columns);
@@ -135,8 +134,7 @@ static enum status check_shape(const struct import *import, const struct mapping
     if (is_vector)
         snprintf(expected, sizeof expected, "%llu", (unsigned long long)rows);
     else
-        snprintf(expected, sizeof expected, "%llu, %llu", (unsigned long long)rows,
-                 (unsigned long long)columns);
+        snprintf(expected, sizeof expected, "%llu, %llu", (unsigned long long)rows, (unsigned long long)columns);
     return refuse(import, tensor->name, "shape: found [%s], expected [%s]", found, expected);
 }
 
@@ -155,16 +153,15 @@ static enum status dtype_of(const struct import *import, const struct safetensor
 }
 
 /* Vectors become F32.  OPT's position embedding keeps its type. */
-static enum tensor_type type_for(const struct import *import, const struct mapping *mapping,
-                                 enum tensor_type from) {
+static enum tensor_type type_for(const struct import *import, const struct mapping *mapping, enum tensor_type from) {
     if (mapping->columns == SIZE_NONE) return TENSOR_F32;
     if (import->keep_type || mapping->rows == SIZE_POSITIONS) return from;
     uint64_t columns = size_of(&import->config, mapping->columns);
     return columns % tensor_type_info(import->type)->block_elements == 0 ? import->type : TENSOR_F16;
 }
 
-typedef enum status visit(struct import *import, const struct mapping *mapping,
-                          const struct safetensors_tensor *tensor, const char *target);
+typedef enum status visit(struct import *import, const struct mapping *mapping, const struct safetensors_tensor *tensor,
+                          const char *target);
 
 static enum status visit_one(struct import *import, const struct mapping *mapping, const char *prefix,
                              const char *target, visit *action) {
@@ -195,9 +192,8 @@ static enum status visit_all(struct import *import, visit *action) {
     enum model_family family = import->config.family;
     const char *base = "";
     if (family == FAMILY_OPT)
-        base = safetensors_find(&import->weights, "model.decoder.embed_tokens.weight") != NULL
-                   ? "model.decoder."
-                   : "decoder.";
+        base = safetensors_find(&import->weights, "model.decoder.embed_tokens.weight") != NULL ? "model.decoder."
+                                                                                               : "decoder.";
     if (family == FAMILY_OPT)
         VISIT(opt_top, base, "");
     else
@@ -222,12 +218,11 @@ static enum status declare(struct import *import, const struct mapping *mapping,
     enum tensor_type from;
     TRY(check_shape(import, mapping, tensor));
     TRY(dtype_of(import, tensor, &from));
-    uint64_t rows = size_of(&import->config, mapping->rows),
-             columns = size_of(&import->config, mapping->columns);
+    uint64_t rows = size_of(&import->config, mapping->rows), columns = size_of(&import->config, mapping->columns);
     bool is_vector = mapping->columns == SIZE_NONE;
     const uint64_t dimensions[] = {is_vector ? rows : columns, rows};
-    return gguf_writer_declare_tensor(import->writer, target, type_for(import, mapping, from),
-                                      is_vector ? 1 : 2, dimensions, import->error);
+    return gguf_writer_declare_tensor(import->writer, target, type_for(import, mapping, from), is_vector ? 1 : 2,
+                                      dimensions, import->error);
 }
 
 /* Tensors that a folder may have and loam does not need: tables that the code computes, a tied copy of the embedding.
@@ -235,8 +230,7 @@ static enum status declare(struct import *import, const struct mapping *mapping,
 static bool may_be_unused(const struct import *import, const char *name) {
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     size_t length = strlen(name);
-    if (length > sizeof inv_freq - 1 && strcmp(name + length - (sizeof inv_freq - 1), inv_freq) == 0)
-        return true;
+    if (length > sizeof inv_freq - 1 && strcmp(name + length - (sizeof inv_freq - 1), inv_freq) == 0) return true;
     return import->config.tied && strcmp(name, "lm_head.weight") == 0;
 }
 
@@ -251,8 +245,7 @@ enum status import_declare_tensors(struct import *import) {
     }
     if (import->config.rope.scaling != ROPE_SCALING_LLAMA3) return STATUS_OK;
     const uint64_t pairs = import->config.head_dimension / 2;
-    return gguf_writer_declare_tensor(import->writer, "rope_freqs.weight", TENSOR_F32, 1, &pairs,
-                                      import->error);
+    return gguf_writer_declare_tensor(import->writer, "rope_freqs.weight", TENSOR_F32, 1, &pairs, import->error);
 }
 
 /* ---- writing ---- */
@@ -280,8 +273,8 @@ struct row_writer {
 };
 
 static enum status row_writer_init(struct row_writer *w) {
-    bool fits = tensor_row_bytes(w->from, w->columns, &w->from_bytes) &&
-                tensor_row_bytes(w->to, w->columns, &w->to_bytes);
+    bool fits =
+        tensor_row_bytes(w->from, w->columns, &w->from_bytes) && tensor_row_bytes(w->to, w->columns, &w->to_bytes);
     ASSERT(fits);
     w->source = malloc(w->from_bytes);
     w->values = reallocarray(NULL, w->columns, sizeof(float));
@@ -305,15 +298,14 @@ static enum status write_row(const struct row_writer *w, const uint8_t *data) {
     const float limit = w->to == TENSOR_F16 ? 65504.0f : INFINITY;
     for (uint64_t i = 0; i < w->columns; i++)
         if (!(fabsf(w->values[i]) <= limit) || isinf(w->values[i]))
-            return refuse(import, w->tensor->name, "value: found %g, which %s cannot hold",
-                          (double)w->values[i], tensor_type_info(w->to)->name);
+            return refuse(import, w->tensor->name, "value: found %g, which %s cannot hold", (double)w->values[i],
+                          tensor_type_info(w->to)->name);
     row_quantizer_of(w->to)(w->values, w->target, w->columns);
     return gguf_writer_write(import->writer, w->target, w->to_bytes, import->error);
 }
 
 static enum status write_rows(struct import *import, const struct mapping *mapping,
-                              const struct safetensors_tensor *tensor, enum tensor_type from,
-                              enum tensor_type to) {
+                              const struct safetensors_tensor *tensor, enum tensor_type from, enum tensor_type to) {
     const uint64_t rows = size_of(&import->config, mapping->rows);
     struct row_writer writer = {.import = import,
                                 .tensor = tensor,
@@ -341,8 +333,7 @@ static enum status write_tensor(struct import *import, const struct mapping *map
     }
     uint64_t index = import->report->tensor_count++;
     if (import->options->observer != NULL)
-        import->options->observer(import->options->observer_context, target, index,
-                                  import->weights.tensor_count);
+        import->options->observer(import->options->observer_context, target, index, import->weights.tensor_count);
     return STATUS_OK;
 }
 
@@ -354,9 +345,8 @@ static enum status write_rope_divisors(struct import *import) {
     if (pairs > ROPE_PAIRS_MAX)
         return import_refuse(import, "config.json", "head_dim", "found %llu, expected at most %d",
                              (unsigned long long)config->head_dimension, 2 * ROPE_PAIRS_MAX);
-    rope_llama3_divisors(config->rope.base, config->head_dimension, config->rope.factor,
-                         config->rope.low_factor, config->rope.high_factor,
-                         (double)config->rope.original_context, divisors);
+    rope_llama3_divisors(config->rope.base, config->head_dimension, config->rope.factor, config->rope.low_factor,
+                         config->rope.high_factor, (double)config->rope.original_context, divisors);
     for (uint64_t i = 0; i < pairs; i++) values[i] = (float)divisors[i];
     import->report->output_bytes += pairs * sizeof values[0];
     import->report->tensor_count++;

@@ -10,14 +10,7 @@
 
 #include "lab/import/import_internal.h"
 
-enum {
-    TOKEN_NORMAL = 1,
-    TOKEN_UNKNOWN = 2,
-    TOKEN_CONTROL = 3,
-    TOKEN_USER = 4,
-    TOKEN_UNUSED = 5,
-    TOKEN_BYTE = 6
-};
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5, TOKEN_BYTE = 6 };
 
 static const char file[] = "tokenizer.json";
 
@@ -36,19 +29,18 @@ static enum status out_of_memory(const struct import *import) {
     return error_set(import->error, STATUS_MEMORY, "%s: out of memory", file);
 }
 
-static enum status place_token(struct vocabulary *vocabulary, const char *field, const char *text,
-                               size_t length, const json_t *id, int32_t type) {
+static enum status place_token(struct vocabulary *vocabulary, const char *field, const char *text, size_t length,
+                               const json_t *id, int32_t type) {
     const struct import *import = vocabulary->import;
     json_int_t index = json_integer_value(id);
     if (!json_is_integer(id) || index < 0 || (uint64_t)index >= vocabulary->count)
-        return import_refuse(import, file, field,
-                             "token '%.40s' has id %lld, expected 0 to %llu (vocab_size)", text,
+        return import_refuse(import, file, field, "token '%.40s' has id %lld, expected 0 to %llu (vocab_size)", text,
                              (long long)index, (unsigned long long)vocabulary->count - 1);
     struct gguf_string *token = &vocabulary->tokens[index];
     bool is_same = token->length == length && token->text != NULL && memcmp(token->text, text, length) == 0;
     if (token->text != NULL && !is_same)
-        return import_refuse(import, file, field, "tokens '%.40s' and '%.40s' have the same id %lld",
-                             token->text, text, (long long)index);
+        return import_refuse(import, file, field, "tokens '%.40s' and '%.40s' have the same id %lld", token->text, text,
+                             (long long)index);
     *token = (struct gguf_string){text, length};
     vocabulary->types[index] = type;
     return STATUS_OK;
@@ -57,14 +49,12 @@ static enum status place_token(struct vocabulary *vocabulary, const char *field,
 static enum status place_added(struct vocabulary *vocabulary) {
     const struct import *import = vocabulary->import;
     const json_t *added = import_member(import->tokenizer.object, "added_tokens");
-    if (added != NULL && !json_is_array(added))
-        return import_refuse(import, file, "added_tokens", "expected an array");
+    if (added != NULL && !json_is_array(added)) return import_refuse(import, file, "added_tokens", "expected an array");
     size_t i;
     json_t *entry;
     json_array_foreach((json_t *)(uintptr_t)added, i, entry) {
         const json_t *content = json_object_get(entry, "content");
-        if (!json_is_string(content))
-            return import_refuse(import, file, "added_tokens", "entry %zu has no content", i);
+        if (!json_is_string(content)) return import_refuse(import, file, "added_tokens", "entry %zu has no content", i);
         bool is_special = json_is_true(json_object_get(entry, "special"));
         TRY(place_token(vocabulary, "added_tokens", json_string_value(content), json_string_length(content),
                         json_object_get(entry, "id"), is_special ? TOKEN_CONTROL : TOKEN_USER));
@@ -101,8 +91,7 @@ static enum status read_tokens(struct vocabulary *vocabulary) {
 }
 
 /* "a b", or a pair of strings, whose spaces are written as llama.cpp writes them. */
-static enum status read_merge(struct vocabulary *vocabulary, const json_t *merge,
-                              struct gguf_string *result) {
+static enum status read_merge(struct vocabulary *vocabulary, const json_t *merge, struct gguf_string *result) {
     struct import *import = vocabulary->import;
     if (json_is_string(merge)) {
         *result = (struct gguf_string){json_string_value(merge), json_string_length(merge)};
@@ -114,8 +103,8 @@ static enum status read_merge(struct vocabulary *vocabulary, const json_t *merge
     if (left == NULL || right == NULL || json_array_size(merge) != 2)
         return import_refuse(import, file, "model.merges", "expected pairs of strings");
     if (strchr(left, ' ') != NULL || strchr(right, ' ') != NULL)
-        return import_refuse(import, file, "model.merges",
-                             "'%.40s' + '%.40s': a space inside cannot be written", left, right);
+        return import_refuse(import, file, "model.merges", "'%.40s' + '%.40s': a space inside cannot be written", left,
+                             right);
     size_t length = strlen(left) + 1 + strlen(right);
     char *text = arena_allocate(&import->arena, length + 1);
     if (text == NULL) return out_of_memory(import);
@@ -145,10 +134,10 @@ static enum status write_common(struct vocabulary *vocabulary, const char *model
     import->report->pre = pre;
     TRY(add_text(import, "tokenizer.ggml.model", model));
     TRY(add_text(import, "tokenizer.ggml.pre", pre));
-    TRY(gguf_writer_add_strings(import->writer, "tokenizer.ggml.tokens", vocabulary->tokens,
-                                vocabulary->count, import->error));
-    return gguf_writer_add_ints(import->writer, "tokenizer.ggml.token_type", vocabulary->types,
-                                vocabulary->count, import->error);
+    TRY(gguf_writer_add_strings(import->writer, "tokenizer.ggml.tokens", vocabulary->tokens, vocabulary->count,
+                                import->error));
+    return gguf_writer_add_ints(import->writer, "tokenizer.ggml.token_type", vocabulary->types, vocabulary->count,
+                                import->error);
 }
 
 /* ---- byte-level ---- */
@@ -175,15 +164,14 @@ static enum status write_byte_level(struct vocabulary *vocabulary) {
     TRY(check_byte_level(import));
     TRY(import_find_pre(import, &pre));
     TRY(write_common(vocabulary, "gpt2", pre));
-    return gguf_writer_add_strings(import->writer, "tokenizer.ggml.merges", vocabulary->merges,
-                                   vocabulary->merge_count, import->error);
+    return gguf_writer_add_strings(import->writer, "tokenizer.ggml.merges", vocabulary->merges, vocabulary->merge_count,
+                                   import->error);
 }
 
 /* ---- SentencePiece ---- */
 
 /* The token that a merge makes: both halves joined, found by name. */
-static const json_t *merged_token(const struct vocabulary *vocabulary, struct gguf_string merge,
-                                  char *buffer) {
+static const json_t *merged_token(const struct vocabulary *vocabulary, struct gguf_string merge, char *buffer) {
     const char *space = memchr(merge.text, ' ', merge.length);
     size_t left = (size_t)(space - merge.text);
     memcpy(buffer, merge.text, left);
@@ -204,8 +192,7 @@ static enum status score_tokens(struct vocabulary *vocabulary) {
         if (buffer == NULL) return out_of_memory(import);
         const json_t *id = merged_token(vocabulary, merge, buffer);
         free(buffer);
-        if (id == NULL)
-            return import_refuse(import, file, "model.merges", "'%.40s' makes no token", merge.text);
+        if (id == NULL) return import_refuse(import, file, "model.merges", "'%.40s' makes no token", merge.text);
         json_int_t index = json_integer_value(id);
         if (is_scored[index]) continue;
         is_scored[index] = true;
@@ -230,8 +217,7 @@ static void type_tokens(struct vocabulary *vocabulary) {
     for (uint64_t i = 0; i < vocabulary->count; i++) {
         struct gguf_string token = vocabulary->tokens[i];
         if (vocabulary->types[i] == TOKEN_NORMAL && is_byte(token)) vocabulary->types[i] = TOKEN_BYTE;
-        if (unknown != NULL && strlen(unknown) == token.length &&
-            memcmp(unknown, token.text, token.length) == 0)
+        if (unknown != NULL && strlen(unknown) == token.length && memcmp(unknown, token.text, token.length) == 0)
             vocabulary->types[i] = TOKEN_UNKNOWN;
     }
 }
@@ -258,8 +244,7 @@ static enum status count_unlisted(struct vocabulary *vocabulary, uint64_t *unlis
     bool fits = pairs != NULL;
     size_t longest = 0;
     for (uint64_t i = 0; fits && i < vocabulary->merge_count; i++) {
-        char *pair =
-            arena_text(&vocabulary->import->arena, vocabulary->merges[i].text, vocabulary->merges[i].length);
+        char *pair = arena_text(&vocabulary->import->arena, vocabulary->merges[i].text, vocabulary->merges[i].length);
         fits = pair != NULL && json_object_set_nocheck(pairs, pair, yes) == 0;
     }
     for (uint64_t i = 0; i < vocabulary->count; i++)
@@ -286,8 +271,7 @@ static bool type_is(const json_t *object, const char *type) {
 /* Whether a "▁" goes before the text: by the normalizer's Prepend or by the Metaspace pre-tokenizer. */
 static enum status read_space_prefix(struct import *import, bool *adds_prefix) {
     const json_t *root = import->tokenizer.object, *normalizer = import_member(root, "normalizer");
-    const json_t *pre = import_member(root, "pre_tokenizer"),
-                 *list = json_object_get(normalizer, "normalizers");
+    const json_t *pre = import_member(root, "pre_tokenizer"), *list = json_object_get(normalizer, "normalizers");
     *adds_prefix = false;
     size_t count = normalizer == NULL ? 0 : json_is_array(list) ? json_array_size(list) : 1;
     for (size_t i = 0; i < count; i++) {
@@ -315,16 +299,14 @@ static enum status write_sentencepiece(struct vocabulary *vocabulary) {
     TRY(score_tokens(vocabulary));
     TRY(count_unlisted(vocabulary, &unlisted));
     if (unlisted > 0)
-        snprintf(
-            import->report->warning, sizeof import->report->warning,
-            "not a vocabulary that SentencePiece made: %llu tokens can come about in ways that its merges do "
-            "not list, so some text gets other tokens than in transformers",
-            (unsigned long long)unlisted);
+        snprintf(import->report->warning, sizeof import->report->warning,
+                 "not a vocabulary that SentencePiece made: %llu tokens can come about in ways that its merges do "
+                 "not list, so some text gets other tokens than in transformers",
+                 (unsigned long long)unlisted);
     TRY(write_common(vocabulary, "llama", "default"));
     TRY(gguf_writer_add_floats(import->writer, "tokenizer.ggml.scores", vocabulary->scores, vocabulary->count,
                                import->error));
-    return gguf_writer_add_bool(import->writer, "tokenizer.ggml.add_space_prefix", adds_prefix,
-                                import->error);
+    return gguf_writer_add_bool(import->writer, "tokenizer.ggml.add_space_prefix", adds_prefix, import->error);
 }
 
 static bool has_byte_level(const json_t *pre) {
@@ -343,8 +325,7 @@ enum status import_write_tokenizer(struct import *import) {
     struct vocabulary vocabulary = {.import = import, .model = model, .count = import->config.vocabulary};
     TRY(read_tokens(&vocabulary));
     TRY(read_merges(&vocabulary));
-    if (has_byte_level(import_member(import->tokenizer.object, "pre_tokenizer")))
-        return write_byte_level(&vocabulary);
+    if (has_byte_level(import_member(import->tokenizer.object, "pre_tokenizer"))) return write_byte_level(&vocabulary);
     if (json_is_true(json_object_get(model, "byte_fallback"))) return write_sentencepiece(&vocabulary);
     return import_refuse(import, file, "pre_tokenizer", "expected ByteLevel, or a model with byte_fallback");
 }

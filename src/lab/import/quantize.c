@@ -131,8 +131,7 @@ static enum tensor_type fallback_type(enum tensor_type wanted, uint64_t row_leng
     return row_length % tensor_type_info(smaller)->block_elements == 0 ? smaller : TENSOR_F16;
 }
 
-static enum tensor_type type_for(const struct quantizer *quantizer, const struct gguf_tensor *tensor,
-                                 bool *fell_back) {
+static enum tensor_type type_for(const struct quantizer *quantizer, const struct gguf_tensor *tensor, bool *fell_back) {
     *fell_back = false;
     if (!is_matrix(tensor)) {
         bool is_float = tensor->type == TENSOR_F16 || tensor->type == TENSOR_BF16;
@@ -180,14 +179,13 @@ static void convert_rows(void *context, const struct pool_worker *worker) {
     }
 }
 
-static enum status fail(const struct quantizer *quantizer, const struct gguf_tensor *tensor,
-                        enum status status, const char *what) {
+static enum status fail(const struct quantizer *quantizer, const struct gguf_tensor *tensor, enum status status,
+                        const char *what) {
     return error_set(quantizer->error, status, "%.140s: tensor '%.*s': %s", quantizer->input.path,
                      (int)min_size(tensor->name.length, GGUF_NAME_BYTES_MAX), tensor->name.text, what);
 }
 
-static enum status convert_bands(struct quantizer *quantizer, const struct gguf_tensor *tensor,
-                                 struct band *band) {
+static enum status convert_bands(struct quantizer *quantizer, const struct gguf_tensor *tensor, struct band *band) {
     uint64_t rows = tensor->size_bytes / band->source_row_bytes;
     size_t band_rows = max_size(1, BAND_BYTES / band->target_row_bytes);
     if (band_rows > rows) band_rows = rows;
@@ -217,12 +215,10 @@ static enum status convert_bands(struct quantizer *quantizer, const struct gguf_
     return status;
 }
 
-static enum status write_tensor(struct quantizer *quantizer, const struct gguf_tensor *tensor,
-                                enum tensor_type to) {
+static enum status write_tensor(struct quantizer *quantizer, const struct gguf_tensor *tensor, enum tensor_type to) {
     if (tensor->type == to)
         return gguf_writer_write(quantizer->writer, tensor->data, tensor->size_bytes, quantizer->error);
-    struct band band = {
-        .quantizer = quantizer, .columns = tensor->dimensions[0], .from = tensor->type, .to = to};
+    struct band band = {.quantizer = quantizer, .columns = tensor->dimensions[0], .from = tensor->type, .to = to};
     band.all_fit = true;
     bool fits = tensor_row_bytes(tensor->type, band.columns, &band.source_row_bytes) &&
                 tensor_row_bytes(to, band.columns, &band.target_row_bytes);
@@ -323,8 +319,7 @@ static enum status find_target(const char *name, const struct target **target, s
 enum status model_quantize(const char *input, const char *output, const struct quantize_options *options,
                            struct quantize_report *report, struct error *error) {
     struct quantize_report own;
-    struct quantizer quantizer = {
-        .options = options, .report = report == NULL ? &own : report, .error = error};
+    struct quantizer quantizer = {.options = options, .report = report == NULL ? &own : report, .error = error};
     *quantizer.report = (struct quantize_report){0};
     TRY(find_target(options->type_name, &quantizer.target, error));
     enum status status = run(&quantizer, input, output);

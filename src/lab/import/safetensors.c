@@ -14,9 +14,8 @@ static const struct {
     const char *name;
     uint64_t bits;
 } dtypes[] = {
-    {"F64", 64},    {"F32", 32}, {"F16", 16}, {"BF16", 16}, {"F8_E4M3", 8},
-    {"F8_E5M2", 8}, {"I64", 64}, {"I32", 32}, {"I16", 16},  {"I8", 8},
-    {"U64", 64},    {"U32", 32}, {"U16", 16}, {"U8", 8},    {"BOOL", 8},
+    {"F64", 64}, {"F32", 32}, {"F16", 16}, {"BF16", 16}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"I64", 64}, {"I32", 32},
+    {"I16", 16}, {"I8", 8},   {"U64", 64}, {"U32", 32},  {"U16", 16},    {"U8", 8},      {"BOOL", 8},
 };
 
 /* The contents of one file; names are in the arena. */
@@ -45,8 +44,8 @@ static enum status out_of_memory(const struct shard *shard) {
     return error_set(shard->error, STATUS_MEMORY, "%.140s: out of memory reading the header", shard->path);
 }
 
-static enum status read_dtype(const struct shard *shard, struct safetensors_tensor *tensor,
-                              const json_t *description, uint64_t *bits) {
+static enum status read_dtype(const struct shard *shard, struct safetensors_tensor *tensor, const json_t *description,
+                              uint64_t *bits) {
     const char *name = json_string_value(json_object_get(description, "dtype"));
     if (name == NULL) return fail(shard, tensor->name, "dtype", "not found, expected a string");
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
@@ -58,8 +57,8 @@ static enum status read_dtype(const struct shard *shard, struct safetensors_tens
     return fail(shard, tensor->name, "dtype", "found '%.40s', which loam does not know", name);
 }
 
-static enum status read_shape(const struct shard *shard, struct safetensors_tensor *tensor,
-                              const json_t *description, uint64_t bits) {
+static enum status read_shape(const struct shard *shard, struct safetensors_tensor *tensor, const json_t *description,
+                              uint64_t bits) {
     const json_t *shape = json_object_get(description, "shape");
     if (!json_is_array(shape)) return fail(shard, tensor->name, "shape", "not found, expected an array");
     size_t count = json_array_size(shape);
@@ -95,8 +94,7 @@ static enum status read_offsets(const struct shard *shard, struct safetensors_te
     }
     if (edge[0] > edge[1] || edge[1] > shard->data_bytes)
         return fail(shard, tensor->name, "data_offsets", "%llu to %llu, the file holds 0 to %llu",
-                    (unsigned long long)edge[0], (unsigned long long)edge[1],
-                    (unsigned long long)shard->data_bytes);
+                    (unsigned long long)edge[0], (unsigned long long)edge[1], (unsigned long long)shard->data_bytes);
     if (edge[1] - edge[0] != tensor->size_bytes)
         return fail(shard, tensor->name, "data_offsets", "found %llu bytes, expected %llu for the shape",
                     (unsigned long long)(edge[1] - edge[0]), (unsigned long long)tensor->size_bytes);
@@ -123,8 +121,7 @@ static enum status check_overlap(const struct shard *shard) {
     enum status status = STATUS_OK;
     for (uint64_t i = 1; i < shard->tensor_count && status == STATUS_OK; i++)
         if (by_place[i - 1]->data + by_place[i - 1]->size_bytes > by_place[i]->data)
-            status = fail(shard, by_place[i]->name, "data_offsets", "overlaps tensor '%.80s'",
-                          by_place[i - 1]->name);
+            status = fail(shard, by_place[i]->name, "data_offsets", "overlaps tensor '%.80s'", by_place[i - 1]->name);
     free(by_place);
     return status;
 }
@@ -152,21 +149,20 @@ static enum status read_tensors(struct shard *shard, const json_t *header, struc
 }
 
 /* Parses one file in data[size_bytes].  Keys are unique: the JSON reader rejects duplicates. */
-static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_t size_bytes,
-                               const char *path, struct arena *arena, struct error *error) {
+static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_t size_bytes, const char *path,
+                               struct arena *arena, struct error *error) {
     *shard = (struct shard){.path = path, .error = error};
     uint64_t header_bytes;
     if (size_bytes < sizeof header_bytes)
-        return fail(shard, NULL, "header length", "needs 8 bytes, the file has %llu",
-                    (unsigned long long)size_bytes);
+        return fail(shard, NULL, "header length", "needs 8 bytes, the file has %llu", (unsigned long long)size_bytes);
     memcpy(&header_bytes, data, sizeof header_bytes);
     uint64_t bytes_max = size_bytes - sizeof header_bytes;
     if (header_bytes > bytes_max)
         return fail(shard, NULL, "header length", "found %llu, the file ends after %llu",
                     (unsigned long long)header_bytes, (unsigned long long)bytes_max);
     if (header_bytes > SAFETENSORS_HEADER_MAX)
-        return fail(shard, NULL, "header length", "found %llu, expected at most %d",
-                    (unsigned long long)header_bytes, SAFETENSORS_HEADER_MAX);
+        return fail(shard, NULL, "header length", "found %llu, expected at most %d", (unsigned long long)header_bytes,
+                    SAFETENSORS_HEADER_MAX);
     shard->data = data + sizeof header_bytes + header_bytes;
     shard->data_bytes = bytes_max - header_bytes;
     json_t *header;
@@ -264,8 +260,7 @@ static enum status gather(struct safetensors *safetensors, struct shards *shards
                           struct error *error) {
     json_t *weight_map = json_object_get(index, "weight_map");
     if (!json_is_object(weight_map))
-        return error_set(error, STATUS_MODEL, "%.140s: weight_map: not found, expected an object",
-                         shards->index_path);
+        return error_set(error, STATUS_MODEL, "%.140s: weight_map: not found, expected an object", shards->index_path);
     struct safetensors_tensor *tensors =
         arena_array(&safetensors->arena, json_object_size(weight_map), sizeof *tensors);
     if (tensors == NULL) return error_set(error, STATUS_MEMORY, "%.140s: out of memory", shards->index_path);
@@ -275,14 +270,13 @@ static enum status gather(struct safetensors *safetensors, struct shards *shards
     json_object_foreach(weight_map, name, file) {
         const struct shard *shard;
         if (!json_is_string(file) || strlen(json_string_value(file)) != json_string_length(file))
-            return error_set(error, STATUS_MODEL, "%.140s: weight_map: '%.80s' has no file name",
-                             shards->index_path, name);
+            return error_set(error, STATUS_MODEL, "%.140s: weight_map: '%.80s' has no file name", shards->index_path,
+                             name);
         TRY(shard_named(safetensors, shards, json_string_value(file), &shard, error));
         const struct safetensors_tensor *tensor = find(shard->tensors, shard->tensor_count, name);
         if (tensor == NULL)
-            return error_set(error, STATUS_MODEL,
-                             "%.140s: tensor '%.80s': not found, the index says it is here", shard->path,
-                             name);
+            return error_set(error, STATUS_MODEL, "%.140s: tensor '%.80s': not found, the index says it is here",
+                             shard->path, name);
         tensors[count++] = *tensor;
     }
     qsort(tensors, count, sizeof *tensors, compare_names);

@@ -38,8 +38,7 @@ struct safetensors {
 };
 
 /* The model in a folder: model.safetensors.index.json if there is one, else model.safetensors. */
-enum status safetensors_open(struct safetensors *safetensors, const char *folder, struct error *error)
-    STATUS_CHECKED;
+enum status safetensors_open(struct safetensors *safetensors, const char *folder, struct error *error) STATUS_CHECKED;
 /* One file in memory; for tests and fuzzing. */
 enum status safetensors_open_memory(struct safetensors *safetensors, const void *data, uint64_t size_bytes,
                                     const char *name, struct error *error) STATUS_CHECKED;

@@ -3,8 +3,8 @@
  * instead of 8,192, so that the index of a chunk follows from its keys and comes, goes and is saved with it; all that
  * is not picked is estimated, where the paper drops all but 23% of the clusters; the last cluster that is picked may
  * be picked in part, since keep counts tokens. */
-#include "attention/select_method.h"
 #include "lab/methods/cluster.h"
+#include "attention/select_method.h"
 #include "lab/methods/methods.h"
 #include "plan/presets.h"
 
@@ -21,12 +21,11 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return STATUS_OK;
 }
 
-const struct select_method select_cluster = {
-    .name = "cluster",
-    .summary = "tokens by clusters of keys, the rest estimated (RetroInfer)",
-    .layout = layout,
-    .finds_few_chunks = true,
-    .own_page = SELECT_PAGE};
+const struct select_method select_cluster = {.name = "cluster",
+                                             .summary = "tokens by clusters of keys, the rest estimated (RetroInfer)",
+                                             .layout = layout,
+                                             .finds_few_chunks = true,
+                                             .own_page = SELECT_PAGE};
 
 /* As published, but for the segments that are clustered, which are chunks. */
 static const struct preset retroinfer = {

@@ -20,8 +20,8 @@ struct cluster_block {
     uint8_t *sizes, *of_tokens;
 };
 
-static inline struct cluster_block cluster_block_of(const void *block, size_t cluster_count,
-                                                    size_t k_dimension, size_t v_dimension) {
+static inline struct cluster_block cluster_block_of(const void *block, size_t cluster_count, size_t k_dimension,
+                                                    size_t v_dimension) {
     uint16_t *centroids = (uint16_t *)(uintptr_t)block, *values = centroids + cluster_count * k_dimension;
     uint8_t *sizes = (uint8_t *)(values + cluster_count * v_dimension);
     return (struct cluster_block){centroids, values, sizes, sizes + cluster_count};

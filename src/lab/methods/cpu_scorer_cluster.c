@@ -25,8 +25,8 @@ static void take_off_mean(float *keys, size_t dimension) {
     }
 }
 
-static void add_rows(float *sums, size_t *sizes, const float *rows, size_t dimension,
-                     const uint8_t *of_tokens, size_t cluster_count) {
+static void add_rows(float *sums, size_t *sizes, const float *rows, size_t dimension, const uint8_t *of_tokens,
+                     size_t cluster_count) {
     memset(sums, 0, cluster_count * dimension * sizeof *sums);
     memset(sizes, 0, cluster_count * sizeof *sizes);
     for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) {
@@ -44,8 +44,7 @@ static void assign(uint8_t *of_tokens, const float *keys, const float *centroids
         of_tokens[t] = 0;
         for (size_t i = 0; i < cluster_count; i++) {
             float product = 0;
-            for (size_t d = 0; d < dimension; d++)
-                product += keys[t * dimension + d] * centroids[i * dimension + d];
+            for (size_t d = 0; d < dimension; d++) product += keys[t * dimension + d] * centroids[i * dimension + d];
             if (product > best) {
                 best = product;
                 of_tokens[t] = (uint8_t)i;
@@ -70,8 +69,7 @@ static void store_means(uint16_t *means, const float *sums, const size_t *sizes,
                         size_t cluster_count) {
     for (size_t i = 0; i < cluster_count; i++)
         for (size_t d = 0; d < dimension; d++)
-            means[i * dimension + d] =
-                sizes[i] > 0 ? float_to_half(sums[i * dimension + d] / (float)sizes[i]) : 0;
+            means[i * dimension + d] = sizes[i] > 0 ? float_to_half(sums[i * dimension + d] / (float)sizes[i]) : 0;
 }
 
 static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
@@ -123,8 +121,7 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
     const struct select_run *run = range->run;
     const struct key_index_layout *layout = run->operation->layout;
     const size_t count = layout->cluster_count;
-    const uint64_t first = range->begin / KV_CHUNK_TOKENS,
-                   end = (range->end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
+    const uint64_t first = range->begin / KV_CHUNK_TOKENS, end = (range->end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
     float *of_clusters = (float *)(void *)(scratch + kernel_scratch(run));
     run->device->kernels.score.rows(&(struct score_args){.blocks = range->blocks,
                                                          .block_rows = count,
@@ -144,8 +141,7 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
         const float *of_chunk = of_clusters + (chunk - first) * count;
         const uint64_t token_first = chunk * KV_CHUNK_TOKENS;
         const uint64_t begin = token_first > range->begin ? token_first : range->begin;
-        const uint64_t until =
-            token_first + KV_CHUNK_TOKENS < range->end ? token_first + KV_CHUNK_TOKENS : range->end;
+        const uint64_t until = token_first + KV_CHUNK_TOKENS < range->end ? token_first + KV_CHUNK_TOKENS : range->end;
         for (uint64_t token = begin; token < until; token++) { /* saved blocks may come from elsewhere */
             const size_t cluster = block.of_tokens[token - token_first];
             scores[token - range->begin] = of_chunk[cluster < count ? cluster : 0];
@@ -155,6 +151,4 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
 
 static const struct cpu_scorer scorer = {.build = build, .score = score, .scratch_bytes = scratch_bytes};
 
-__attribute__((constructor)) static void add(void) {
-    cpu_scorer_add(KEY_INDEX_CLUSTER, &scorer);
-}
+__attribute__((constructor)) static void add(void) { cpu_scorer_add(KEY_INDEX_CLUSTER, &scorer); }

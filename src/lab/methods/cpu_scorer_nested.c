@@ -63,20 +63,18 @@ static uint64_t chunk_end(const struct select_item *item) {
 static struct chunks chunks_of(const struct select_item *item, size_t kv_head, uint8_t **scratch) {
     struct chunks chunks = {(void **)(void *)*scratch, item->candidate_begin / KV_CHUNK_TOKENS, 0};
     chunks.count = (size_t)(chunk_end(item) - chunks.first);
-    cpu_find_chunks(item->view.pools, head_key_index(item, kv_head) + chunks.first, chunks.count,
-                    chunks.blocks);
+    cpu_find_chunks(item->view.pools, head_key_index(item, kv_head) + chunks.first, chunks.count, chunks.blocks);
     *scratch += align_up(chunks.count * sizeof *chunks.blocks, 64);
     return chunks;
 }
 
 /* Of a unit, counted from the first candidate. */
-static uint32_t *stamp_of(const struct select_run *run, const struct select_item *item,
-                          const struct chunks *chunks, size_t unit) {
+static uint32_t *stamp_of(const struct select_run *run, const struct select_item *item, const struct chunks *chunks,
+                          size_t unit) {
     const struct key_index_layout *layout = run->operation->layout;
     const uint64_t token = item->candidate_begin + unit * layout->unit_tokens;
     uint8_t *block = chunks->blocks[token / KV_CHUNK_TOKENS - chunks->first];
-    return (uint32_t *)(void *)(block + layout->nested.stamps_offset) +
-           token % KV_CHUNK_TOKENS / layout->unit_tokens;
+    return (uint32_t *)(void *)(block + layout->nested.stamps_offset) + token % KV_CHUNK_TOKENS / layout->unit_tokens;
 }
 
 /* Whether one of the last `lists` rows before the item's had it. */
@@ -101,12 +99,11 @@ static void score_units(const struct select_run *run, size_t row, size_t kv_head
                                        .scores = of_tokens,
                                        .stride = PART_TOKENS});
         for (size_t head = 0; head < run->group; head++)
-            run->device->kernels.group.best(
-                &(struct group_best_args){.scores = of_tokens + head * PART_TOKENS,
-                                          .count = (size_t)(end - begin) / layout->unit_tokens,
-                                          .parts = layout->unit_tokens,
-                                          .best = scores + head * run->score_stride +
-                                                  (begin - item->candidate_begin) / layout->unit_tokens});
+            run->device->kernels.group.best(&(struct group_best_args){
+                .scores = of_tokens + head * PART_TOKENS,
+                .count = (size_t)(end - begin) / layout->unit_tokens,
+                .parts = layout->unit_tokens,
+                .best = scores + head * run->score_stride + (begin - item->candidate_begin) / layout->unit_tokens});
     }
 }
 
@@ -122,19 +119,18 @@ static void leave_out(const struct select_run *run, size_t row, size_t kv_head, 
     uint8_t *more = (uint8_t *)best + align_up(chunks->count * sizeof *best, 64);
     const size_t wanted = (size_t)select_item_picks(item, kv_head) * layout->nested.candidates;
     const size_t taken = min_size((wanted + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS, chunks->count);
-    run->device->kernels.abstract.score(
-        &(struct abstract_score_args){.layout = &layout->abstract,
-                                      .kind = ABSTRACT_MEAN_DEVIATION,
-                                      .aggregate = SCORE_MAX,
-                                      .abstracts = (const void *const *)chunks->blocks,
-                                      .page_end = chunks->count,
-                                      .q = head_query(run, &run->rows[row], kv_head),
-                                      .q_stride = run->kv->k_dimension,
-                                      .group = run->group,
-                                      .scores = scores,
-                                      .scratch = more});
-    run->device->kernels.top_k.select(&(struct top_k_args){
-        .scores = scores, .count = chunks->count, .k = taken, .indices = best, .scratch = more});
+    run->device->kernels.abstract.score(&(struct abstract_score_args){.layout = &layout->abstract,
+                                                                      .kind = ABSTRACT_MEAN_DEVIATION,
+                                                                      .aggregate = SCORE_MAX,
+                                                                      .abstracts = (const void *const *)chunks->blocks,
+                                                                      .page_end = chunks->count,
+                                                                      .q = head_query(run, &run->rows[row], kv_head),
+                                                                      .q_stride = run->kv->k_dimension,
+                                                                      .group = run->group,
+                                                                      .scores = scores,
+                                                                      .scratch = more});
+    run->device->kernels.top_k.select(
+        &(struct top_k_args){.scores = scores, .count = chunks->count, .k = taken, .indices = best, .scratch = more});
     for (size_t chunk = 0, next = 0; chunk < chunks->count; chunk++) {
         bool stays = next < taken && best[next] == chunk;
         next += stays;
@@ -151,8 +147,7 @@ static void leave_out(const struct select_run *run, size_t row, size_t kv_head, 
 /* ---- the choice ---- */
 
 /* Rows of a batch see what those before them listed: so nothing is scored before find, which goes from row to row. */
-static void score_nothing(const struct select_run *run, size_t row, size_t kv_head, size_t part,
-                          uint8_t *scratch) {
+static void score_nothing(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch) {
     (void)part, (void)scratch;
     memset(head_scores(run, row, kv_head), 0, run->score_heads * run->score_stride * sizeof(float));
 }
@@ -160,19 +155,14 @@ static void score_nothing(const struct select_run *run, size_t row, size_t kv_he
 static void combine(const struct select_run *run, float *scores, size_t units) {
     float scales[GROUP_MAX];
     for (size_t head = 0; head < run->group; head++) scales[head] = run->operation->scale;
-    run->device->kernels.group.softmax(&(struct group_softmax_args){.scores = scores,
-                                                                    .stride = run->score_stride,
-                                                                    .heads = run->group,
-                                                                    .count = units,
-                                                                    .scales = scales});
+    run->device->kernels.group.softmax(&(struct group_softmax_args){
+        .scores = scores, .stride = run->score_stride, .heads = run->group, .count = units, .scales = scales});
 }
 
-static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
-                 uint8_t *scratch) {
+static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices, uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
     const struct key_index_layout *layout = run->operation->layout;
-    const size_t units = unit_count(run->operation, item),
-                 first = (size_t)item->candidate_begin / layout->unit_tokens,
+    const size_t units = unit_count(run->operation, item), first = (size_t)item->candidate_begin / layout->unit_tokens,
                  picks = (size_t)select_item_picks(item, kv_head) / layout->unit_tokens;
     const struct chunks chunks = chunks_of(item, kv_head, &scratch);
     float *scores = head_scores(run, row, kv_head);
@@ -180,16 +170,14 @@ static bool find(const struct select_run *run, size_t row, size_t kv_head, uint3
     if (layout->nested.candidates > 0) leave_out(run, row, kv_head, &chunks, scratch);
     combine(run, scores, units);
     for (size_t unit = 0; unit < units; unit++)
-        if (was_listed(stamp_of(run, item, &chunks, unit), item, LISTS))
-            scores[unit] *= layout->nested.listed;
+        if (was_listed(stamp_of(run, item, &chunks, unit), item, LISTS)) scores[unit] *= layout->nested.listed;
     run->device->kernels.top_k.select(&(struct top_k_args){.scores = scores,
                                                            .count = units,
                                                            .k = picks,
                                                            .index_first = (uint32_t)first,
                                                            .indices = indices,
                                                            .scratch = scratch});
-    for (size_t i = 0; i < picks; i++)
-        *stamp_of(run, item, &chunks, indices[i] - first) = (uint32_t)item->position + 1;
+    for (size_t i = 0; i < picks; i++) *stamp_of(run, item, &chunks, indices[i] - first) = (uint32_t)item->position + 1;
     return true;
 }
 
@@ -203,8 +191,7 @@ static size_t scratch_bytes(const struct select_run *run) {
         units = max_size(units, unit_count(run->operation, run->rows[i].item));
     }
     const size_t tokens = run->group * PART_TOKENS * sizeof(float);
-    const size_t of_chunks =
-        kernels->abstract.score_scratch_bytes(&run->operation->layout->abstract, run->group);
+    const size_t of_chunks = kernels->abstract.score_scratch_bytes(&run->operation->layout->abstract, run->group);
     const size_t more = max_size(of_chunks, kernels->top_k.scratch_bytes(units, units));
     return align_up(chunks * sizeof(void *), 64) +
            max_size(tokens, 2 * align_up(chunks * sizeof(float), 64) + align_up(more, 64));
@@ -215,10 +202,7 @@ static const struct cpu_search search = {.score_count = unit_count,
                                          .score_part = score_nothing,
                                          .find = find,
                                          .count = count_nothing};
-static const struct cpu_scorer scorer = {.build = build,
-                                         .query_bytes = query_bytes,
-                                         .prepare = prepare,
-                                         .scratch_bytes = scratch_bytes,
-                                         .search = &search};
+static const struct cpu_scorer scorer = {
+    .build = build, .query_bytes = query_bytes, .prepare = prepare, .scratch_bytes = scratch_bytes, .search = &search};
 
 __attribute__((constructor)) static void add(void) { cpu_scorer_add(KEY_INDEX_NESTED, &scorer); }

@@ -6,15 +6,15 @@ static void build(const struct cpu_device *device, const struct key_index_build_
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     size_t dimension = unit->kv->k_dimension, columns = operation->layout->columns;
     cpu_load_keys(device, unit, scratch);
-    device->kernels.project.rows(&(struct project_args){
-        .weights = cpu_halves(operation->weights) + unit->kv_head * dimension * columns,
-        .dimension = dimension,
-        .columns = columns,
-        .x = scratch->keys,
-        .x_stride = dimension,
-        .count = unit->token_end - unit->token_begin,
-        .out_halves = (uint16_t *)unit->block + unit->token_begin * columns,
-        .out_stride = columns});
+    device->kernels.project.rows(
+        &(struct project_args){.weights = cpu_halves(operation->weights) + unit->kv_head * dimension * columns,
+                               .dimension = dimension,
+                               .columns = columns,
+                               .x = scratch->keys,
+                               .x_stride = dimension,
+                               .count = unit->token_end - unit->token_begin,
+                               .out_halves = (uint16_t *)unit->block + unit->token_begin * columns,
+                               .out_stride = columns});
 }
 
 static size_t query_bytes(const struct key_index_layout *layout, size_t group) {
@@ -57,12 +57,7 @@ static size_t scratch_bytes(const struct select_run *run) {
     return run->device->kernels.score.scratch_bytes(run->operation->layout->columns);
 }
 
-static const struct cpu_scorer scorer = {.build = build,
-                                              .query_bytes = query_bytes,
-                                              .prepare = prepare,
-                                              .score = score,
-                                              .scratch_bytes = scratch_bytes};
+static const struct cpu_scorer scorer = {
+    .build = build, .query_bytes = query_bytes, .prepare = prepare, .score = score, .scratch_bytes = scratch_bytes};
 
-__attribute__((constructor)) static void add(void) {
-    cpu_scorer_add(KEY_INDEX_PARTIAL, &scorer);
-}
+__attribute__((constructor)) static void add(void) { cpu_scorer_add(KEY_INDEX_PARTIAL, &scorer); }

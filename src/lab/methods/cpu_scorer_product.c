@@ -68,8 +68,8 @@ static void take_stored(const struct fitting *f, size_t first, size_t end, struc
     for (; first < end; first += LANES) {
         const size_t count = min_size(LANES, end - first);
         for (size_t i = 0; i < count; i++)
-            f->device->kernels.convert.dequantize[TENSOR_F16](centroid_of(f, first + i),
-                                                              centroids + i * f->columns, f->columns);
+            f->device->kernels.convert.dequantize[TENSOR_F16](centroid_of(f, first + i), centroids + i * f->columns,
+                                                              f->columns);
         take_nearer(f, centroids, first, count, nearest);
     }
 }
@@ -85,8 +85,7 @@ static void move_centroids(const struct fitting *f, const struct nearest *neares
             size++;
             for (size_t d = 0; d < f->columns; d++) sums[d] += f->keys[t * f->unit->kv->k_dimension + d];
         }
-        for (size_t d = 0; size > 0 && d < f->columns; d++)
-            centroids[i * f->columns + d] = sums[d] / (float)size;
+        for (size_t d = 0; size > 0 && d < f->columns; d++) centroids[i * f->columns + d] = sums[d] / (float)size;
     }
 }
 
@@ -104,16 +103,14 @@ static void fit(const struct fitting *f, float *centroids) {
     for (size_t round = 0; round < ROUNDS; round++) {
         nearest = old;
         for (size_t i = 0; i < count; i += LANES)
-            take_nearer(f, centroids + i * f->columns, f->count_old + i, min_size(LANES, count - i),
-                        &nearest);
+            take_nearer(f, centroids + i * f->columns, f->count_old + i, min_size(LANES, count - i), &nearest);
         move_centroids(f, &nearest, centroids);
     }
     uint16_t *stored = product_centroids(f->layout, f->unit->block, f->unit->kv->k_dimension, f->partition);
     uint8_t *codes = product_codes(f->layout, f->unit->block, f->unit->kv->k_dimension, f->partition);
     for (size_t i = 0; i < count * f->columns; i++) stored[i] = float_to_half(centroids[i]);
     take_stored(f, f->count_old, f->count_old + count, &old);
-    for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
-        codes[t] = (uint8_t)(f->count_old + count - 1 - old.indices[t]);
+    for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) codes[t] = (uint8_t)(f->count_old + count - 1 - old.indices[t]);
 }
 
 static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
@@ -123,14 +120,11 @@ static void build(const struct cpu_device *device, const struct key_index_build_
     if (unit->token_end < KV_CHUNK_TOKENS) return;
     whole.token_begin = 0;
     cpu_load_keys(device, &whole, scratch);
-    struct fitting f = {.device = device,
-                        .layout = layout,
-                        .unit = unit,
-                        .columns = unit->kv->k_dimension / layout->partitions};
+    struct fitting f = {
+        .device = device, .layout = layout, .unit = unit, .columns = unit->kv->k_dimension / layout->partitions};
     ASSERT(unit->kv->k_dimension <= DIMENSION_MAX && layout->centroids <= KV_CHUNK_TOKENS);
     ASSERT(layout->centroids * layout->codebook_chunks <= CENTROIDS_MAX);
-    f.count_old =
-        (size_t)(unit->chunk_index - product_codebook_first(layout, unit->chunk_index)) * layout->centroids;
+    f.count_old = (size_t)(unit->chunk_index - product_codebook_first(layout, unit->chunk_index)) * layout->centroids;
     for (; f.partition < layout->partitions; f.partition++) {
         f.keys = scratch->keys + f.partition * f.columns;
         fit(&f, scratch->centroids);
@@ -154,22 +148,20 @@ static size_t scratch_bytes(const struct select_run *run) {
 }
 
 /* Sets, or adds to, the scores of a chunk's tokens [begin, end). */
-static void add_products(const uint8_t *codes, size_t code_mask, const float *last, size_t begin, size_t end,
-                         bool adds, float *scores) {
+static void add_products(const uint8_t *codes, size_t code_mask, const float *last, size_t begin, size_t end, bool adds,
+                         float *scores) {
     for (size_t t = begin; t < end; t++) {
         const float product = *(last - (codes[t] & code_mask));
         scores[t - begin] = adds ? scores[t - begin] + product : product;
     }
 }
 
-static void score_partition(const struct score_range *range, size_t partition, float *scores,
-                            uint8_t *scratch) {
+static void score_partition(const struct score_range *range, size_t partition, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
     const struct product_layout *layout = &run->operation->layout->product;
     const size_t dimension = run->kv->k_dimension, columns = dimension / layout->partitions;
     const size_t codebook = layout->codebook_chunks * layout->centroids;
-    const uint64_t first = range->begin / KV_CHUNK_TOKENS,
-                   end = (range->end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS,
+    const uint64_t first = range->begin / KV_CHUNK_TOKENS, end = (range->end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS,
                    base = product_codebook_first(layout, first);
     float *zeros = (float *)(void *)(scratch + kernel_scratch(run)), *products = zeros + codebook;
     memset(zeros, 0, codebook * sizeof *zeros);
@@ -203,16 +195,12 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
         score_partition(range, partition, scores, scratch);
 }
 
-static size_t chunks_before(const struct key_index_layout *layout) {
-    return layout->product.codebook_chunks - 1;
-}
+static size_t chunks_before(const struct key_index_layout *layout) { return layout->product.codebook_chunks - 1; }
 
 static const struct cpu_scorer scorer = {.build = build,
-                                              .builds_in_order = true,
-                                              .chunks_before = chunks_before,
-                                              .score = score,
-                                              .scratch_bytes = scratch_bytes};
+                                         .builds_in_order = true,
+                                         .chunks_before = chunks_before,
+                                         .score = score,
+                                         .scratch_bytes = scratch_bytes};
 
-__attribute__((constructor)) static void add(void) {
-    cpu_scorer_add(KEY_INDEX_PRODUCT, &scorer);
-}
+__attribute__((constructor)) static void add(void) { cpu_scorer_add(KEY_INDEX_PRODUCT, &scorer); }

@@ -25,10 +25,8 @@ void head_budgets_divide(double *budgets, size_t count) {
     double sum = 0;
     for (size_t i = 0; i < count; i++) sum += budgets[i];
     for (size_t i = 0; i < count; i++)
-        budgets[i] =
-            sum > 0 ? HEAD_BUDGET_BASE + (1 - HEAD_BUDGET_BASE) * budgets[i] * (double)count / sum : 1;
-    for (size_t round = 0; round < count && level_off(budgets, count); round++) {
-    } /* each fills at least one */
+        budgets[i] = sum > 0 ? HEAD_BUDGET_BASE + (1 - HEAD_BUDGET_BASE) * budgets[i] * (double)count / sum : 1;
+    for (size_t round = 0; round < count && level_off(budgets, count); round++) {} /* each fills at least one */
 }
 
 uint64_t head_budget_keep(uint64_t keep, uint64_t visible, double budget) {
@@ -40,8 +38,7 @@ uint64_t head_budget_keep(uint64_t keep, uint64_t visible, double budget) {
 /* A KV head's importance is that of the most important of the `group` query heads that share its choice. */
 static double kv_head_importance(const float *layer, size_t group, size_t kv_head) {
     double importance_max = 0;
-    for (size_t i = 0; i < group; i++)
-        importance_max = fmax(importance_max, (double)layer[kv_head * group + i]);
+    for (size_t i = 0; i < group; i++) importance_max = fmax(importance_max, (double)layer[kv_head * group + i]);
     return importance_max;
 }
 
@@ -62,8 +59,8 @@ static enum status load(double **budgets, const struct select_shape *shape, size
         const size_t heads = kv_layer_heads(shape->groups, shape->kv_head_count, layer),
                      lane = kv_layer_lane(shape->groups, shape->kv_head_count, layer, 0);
         for (size_t head = 0; head < heads; head++)
-            (*budgets)[lane + head] = kv_head_importance(
-                calibration->head_importance + layer * shape->head_count, shape->head_count / heads, head);
+            (*budgets)[lane + head] = kv_head_importance(calibration->head_importance + layer * shape->head_count,
+                                                         shape->head_count / heads, head);
     }
     head_budgets_divide(*budgets + first, lanes - first);
     return STATUS_OK;

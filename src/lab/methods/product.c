@@ -2,8 +2,8 @@
  * of a token is of the `codebook` tokens before it instead of the whole prompt, and grows chunk by chunk
  * (lab/methods/product_codes.h), so that what lies beside a chunk follows from it and the chunks before it. */
 #include "attention/select_method.h"
-#include "lab/methods/product_codes.h"
 #include "lab/methods/methods.h"
+#include "lab/methods/product_codes.h"
 #include "plan/presets.h"
 
 enum { BITS_DEFAULT = 6 };
@@ -18,15 +18,13 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
                          "parts of a multiple of 8",
                          partitions, PRODUCT_PARTITIONS_MAX, shape->k_dimension);
     if (bits > PRODUCT_BITS_MAX)
-        return error_set(error, STATUS_USAGE, "select=pq: bits=%zu, expected 1 to %d", bits,
-                         PRODUCT_BITS_MAX);
+        return error_set(error, STATUS_USAGE, "select=pq: bits=%zu, expected 1 to %d", bits, PRODUCT_BITS_MAX);
     if (options->codebook % KV_CHUNK_TOKENS != 0 || chunks == 0 || (chunks & (chunks - 1)) != 0 ||
         chunks > (size_t)1 << bits || ((size_t)1 << bits) / chunks > KV_CHUNK_TOKENS)
         return error_set(error, STATUS_USAGE,
                          "select=pq: codebook=%zu, expected %d tokens times a power of two up to %zu, so "
                          "that a chunk adds 1 to %d of %zu centroids",
-                         options->codebook, KV_CHUNK_TOKENS, (size_t)1 << bits, KV_CHUNK_TOKENS,
-                         (size_t)1 << bits);
+                         options->codebook, KV_CHUNK_TOKENS, (size_t)1 << bits, KV_CHUNK_TOKENS, (size_t)1 << bits);
     if (options->group == SELECT_GROUP_MAX)
         return error_set(error, STATUS_USAGE, "select=pq: group=max, expected sum or softmax");
     layout->kind = KEY_INDEX_PRODUCT;
@@ -37,11 +35,10 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return select_layout_tokens(layout, options, error);
 }
 
-const struct select_method select_product = {
-    .name = "pq",
-    .summary = "tokens by product codes of their keys (PQCache)",
-    .layout = layout,
-    .needs_key_index = true};
+const struct select_method select_product = {.name = "pq",
+                                             .summary = "tokens by product codes of their keys (PQCache)",
+                                             .layout = layout,
+                                             .needs_key_index = true};
 
 /* As published, but for the codebook, which is of the 1,024 tokens before a token. */
 static const struct preset pqcache = {

@@ -22,15 +22,14 @@ static inline size_t product_bytes(const struct product_layout *layout, size_t k
     return product_centroid_bytes(layout, k_dimension) + layout->partitions * KV_CHUNK_TOKENS;
 }
 
-static inline uint16_t *product_centroids(const struct product_layout *layout, const void *block,
-                                          size_t k_dimension, size_t partition) {
+static inline uint16_t *product_centroids(const struct product_layout *layout, const void *block, size_t k_dimension,
+                                          size_t partition) {
     return (uint16_t *)(uintptr_t)block + partition * layout->centroids * (k_dimension / layout->partitions);
 }
 
-static inline uint8_t *product_codes(const struct product_layout *layout, const void *block,
-                                     size_t k_dimension, size_t partition) {
-    return (uint8_t *)(uintptr_t)block + product_centroid_bytes(layout, k_dimension) +
-           partition * KV_CHUNK_TOKENS;
+static inline uint8_t *product_codes(const struct product_layout *layout, const void *block, size_t k_dimension,
+                                     size_t partition) {
+    return (uint8_t *)(uintptr_t)block + product_centroid_bytes(layout, k_dimension) + partition * KV_CHUNK_TOKENS;
 }
 
 /* The first chunk of the codebook of `chunk`. */

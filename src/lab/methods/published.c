@@ -20,9 +20,8 @@ static const struct preset clo = {
     .summary = "the same by thresholds and labels of the paper",
     .methods = {"hash", "similarity", "next-layer", "persistent", "f16", "none"},
     .keep = "10%",
-    .settings =
-        "code=sign,bits=256,group=sum,dense=0,units_min=0,reused=0,eta=0.8,power=3,epsilon=0.1,age=0,"
-        "similarity=harmonic,labels=speculated",
+    .settings = "code=sign,bits=256,group=sum,dense=0,units_min=0,reused=0,eta=0.8,power=3,epsilon=0.1,age=0,"
+                "similarity=harmonic,labels=speculated",
 };
 
 __attribute__((constructor)) static void add(void) {

@@ -32,7 +32,9 @@ static const struct select_word setting_words[] = {
 };
 
 __attribute__((constructor)) static void add(void) {
-    static const struct select_settings all = {settings, real_settings, setting_words,
+    static const struct select_settings all = {settings,
+                                               real_settings,
+                                               setting_words,
                                                sizeof settings / sizeof *settings,
                                                sizeof real_settings / sizeof *real_settings,
                                                sizeof setting_words / sizeof *setting_words};

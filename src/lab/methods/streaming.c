@@ -10,6 +10,4 @@ static const struct preset streaming = {
     .measured = "streaming",
 };
 
-__attribute__((constructor)) static void add(void) {
-    preset_add(&streaming);
-}
+__attribute__((constructor)) static void add(void) { preset_add(&streaming); }

@@ -28,8 +28,7 @@ struct scaled_block {
     int8_t level[BLOCK_256];
 };
 
-static float scaled_levels(const struct scaled_kind *kind, const float *x, float d,
-                           struct scaled_block *block) {
+static float scaled_levels(const struct scaled_kind *kind, const float *x, float d, struct scaled_block *block) {
     float error = 0;
     for (size_t j = 0; j < BLOCK_256 / kind->group; j++)
         error += grid_error(&kind->grid, x + j * kind->group, kind->group, d * (float)block->scale[j],
@@ -37,8 +36,7 @@ static float scaled_levels(const struct scaled_kind *kind, const float *x, float
     return error;
 }
 
-static void scaled_scale_choose(const struct scaled_kind *kind, const float *x, float d, float step,
-                                int *scale) {
+static void scaled_scale_choose(const struct scaled_kind *kind, const float *x, float d, float step, int *scale) {
     int8_t level[GROUP_MAX];
     int nearest = round_near(fmaxf(fminf(step * inverse_of(d), 200), -200));
     float best = INFINITY;
@@ -59,8 +57,7 @@ static void scaled_encode(const struct scaled_kind *kind, const float *x, struct
     }
     block->d = half_finite(extreme / (float)kind->scale_lowest);
     float d = half_to_float(block->d);
-    for (size_t j = 0; j < groups; j++)
-        scaled_scale_choose(kind, x + j * kind->group, d, step[j], &block->scale[j]);
+    for (size_t j = 0; j < groups; j++) scaled_scale_choose(kind, x + j * kind->group, d, step[j], &block->scale[j]);
     float error = scaled_levels(kind, x, d, block);
 
     double xl = 0, ll = 0;
@@ -90,8 +87,8 @@ static float affine_codes(const struct affine_kind *kind, const float *x, struct
     float d = half_to_float(block->d), dmin = half_to_float(block->dmin), error = 0;
     for (size_t j = 0; j < BLOCK_256 / kind->group; j++) {
         struct affine stored = {d * (float)block->scale[j], -dmin * (float)block->minimum[j]};
-        error += affine_error(stored, x + j * kind->group, kind->group, kind->code_highest,
-                              block->code + j * kind->group);
+        error +=
+            affine_error(stored, x + j * kind->group, kind->group, kind->code_highest, block->code + j * kind->group);
     }
     return error;
 }
@@ -100,13 +97,11 @@ static void affine_scales_choose(const struct affine_kind *kind, const float *x,
                                  struct affine_block *block, size_t j) {
     float d = half_to_float(block->d), dmin = half_to_float(block->dmin), best = INFINITY;
     int scale = clamp_int(round_near(fminf(wanted.step * inverse_of(d), 100)), 0, kind->scale_highest);
-    int minimum =
-        clamp_int(round_near(fminf(-wanted.minimum * inverse_of(dmin), 100)), 0, kind->scale_highest);
+    int minimum = clamp_int(round_near(fminf(-wanted.minimum * inverse_of(dmin), 100)), 0, kind->scale_highest);
     uint8_t code[GROUP_MAX];
     for (int a = -1; a <= 1; a++)
         for (int b = -1; b <= 1; b++) {
-            int s = clamp_int(scale + a, 0, kind->scale_highest),
-                m = clamp_int(minimum + b, 0, kind->scale_highest);
+            int s = clamp_int(scale + a, 0, kind->scale_highest), m = clamp_int(minimum + b, 0, kind->scale_highest);
             struct affine stored = {d * (float)s, -dmin * (float)m};
             float error = affine_error(stored, x, kind->group, kind->code_highest, code);
             if (error < best) best = error, block->scale[j] = s, block->minimum[j] = m;
@@ -162,8 +157,7 @@ static void quantize_q2_k(const float *x, void *target, size_t count) {
         affine_encode(&kind, x, &found);
         memset(&block[b], 0, sizeof block[b]);
         block[b].d = found.d, block[b].dmin = found.dmin;
-        for (size_t j = 0; j < 16; j++)
-            block[b].scales[j] = (uint8_t)(found.scale[j] | found.minimum[j] << 4);
+        for (size_t j = 0; j < 16; j++) block[b].scales[j] = (uint8_t)(found.scale[j] | found.minimum[j] << 4);
         for (size_t i = 0; i < BLOCK_256; i++) put_2bit(block[b].qs, i, found.code[i]);
     }
 }
@@ -263,8 +257,7 @@ static void quantize_iq4_xs(const float *x, void *target, size_t count) {
             block[b].scales_l[j / 2] |= (uint8_t)((scale & 15) << (j % 2 * 4));
             block[b].scales_h |= (uint16_t)((scale >> 4) << (2 * j));
             for (size_t i = 0; i < 16; i++) {
-                uint8_t low = iq4_code(found.level[j * 32 + i]),
-                        high = iq4_code(found.level[j * 32 + i + 16]);
+                uint8_t low = iq4_code(found.level[j * 32 + i]), high = iq4_code(found.level[j * 32 + i + 16]);
                 block[b].qs[j * 16 + i] = (uint8_t)(low | high << 4);
             }
         }

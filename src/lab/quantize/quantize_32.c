@@ -57,8 +57,7 @@ static void quantize_q5_0(const float *x, void *target, size_t count) {
         int8_t level[BLOCK_32];
         block[b].d = grid_encode(&grid, x, level);
         memset(block[b].qh, 0, sizeof block[b].qh);
-        for (size_t i = 0; i < BLOCK_32; i++)
-            block[b].qh[i / 8] |= (uint8_t)(((level[i] + 16) >> 4) << (i % 8));
+        for (size_t i = 0; i < BLOCK_32; i++) block[b].qh[i / 8] |= (uint8_t)(((level[i] + 16) >> 4) << (i % 8));
         for (size_t i = 0; i < 16; i++)
             block[b].qs[i] = (uint8_t)(((level[i] + 16) & 15) | ((level[i + 16] + 16) & 15) << 4);
     }
@@ -70,8 +69,7 @@ static void quantize_iq4_nl(const float *x, void *target, size_t count) {
     for (size_t b = 0; b < count / BLOCK_32; b++, x += BLOCK_32) {
         int8_t level[BLOCK_32];
         block[b].d = grid_encode(&grid, x, level);
-        for (size_t i = 0; i < 16; i++)
-            block[b].qs[i] = (uint8_t)(iq4_code(level[i]) | iq4_code(level[i + 16]) << 4);
+        for (size_t i = 0; i < 16; i++) block[b].qs[i] = (uint8_t)(iq4_code(level[i]) | iq4_code(level[i + 16]) << 4);
     }
 }
 

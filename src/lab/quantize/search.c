@@ -15,8 +15,7 @@ uint16_t half_finite(float value) {
     return float_to_half(value > largest ? largest : value < -largest ? -largest : value);
 }
 
-static void round_integer(const float *x, size_t count, float inverse, int lowest, int highest,
-                          int8_t *level) {
+static void round_integer(const float *x, size_t count, float inverse, int lowest, int highest, int8_t *level) {
     float low = (float)lowest, high = (float)highest;
     for (size_t i = 0; i < count; i++) {
         float v = x[i] * inverse;
@@ -86,8 +85,7 @@ float grid_step_find(const struct grid *grid, const float *x, size_t count) {
     if (!(fabsf(extreme) >= QUANTIZE_TINY)) return 0;
     /* The largest value goes near the end of the grid: a bit beyond it (clamped) or a bit inside; both
      * signs of the step, since the grid is longer on one side. */
-    int lowest = grid->iq4 ? iq4_levels[0] : grid->lowest,
-        highest = grid->iq4 ? iq4_levels[15] : grid->highest;
+    int lowest = grid->iq4 ? iq4_levels[0] : grid->lowest, highest = grid->iq4 ? iq4_levels[15] : grid->highest;
     float best = 0, best_gain = -1;
     for (int sign = 0; sign < 2; sign++) {
         float end = (float)(sign ? highest : lowest);
@@ -121,8 +119,8 @@ float affine_error(struct affine affine, const float *x, size_t count, int highe
 }
 
 /* The best step and minimum for the codes nearest under `from`, with their squared error. */
-static struct affine affine_fit(struct affine from, const float *x, size_t count, int highest,
-                                bool below_zero, float *error) {
+static struct affine affine_fit(struct affine from, const float *x, size_t count, int highest, bool below_zero,
+                                float *error) {
     uint8_t code[GROUP_MAX];
     affine_error(from, x, count, highest, code);
     float n = (float)count, sx = 0, sc = 0, scc = 0, sxc = 0;

@@ -10,7 +10,7 @@
 
 struct copy {
     struct device *device;
-    struct stream *stream;           /* owned */
+    struct stream *stream;            /* owned */
     const struct kv_sequence *source; /* borrowed */
     const struct model_config *config;
     void *chunk; /* owned; host memory; a chunk of the source */
@@ -55,8 +55,8 @@ static enum status copy_rows(void *context, size_t layer, uint64_t position, con
 enum status copy_check_states(const struct model_config *config, const char *what, struct error *error) {
     if (config->state.layer_count == 0) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,
-                     "%s: %zu of its %zu layers keep a state in place of K and V, which %s does not have",
-                     config->name, config->state.layer_count, config->layer_count, what);
+                     "%s: %zu of its %zu layers keep a state in place of K and V, which %s does not have", config->name,
+                     config->state.layer_count, config->layer_count, what);
 }
 
 static bool is_f16(const struct kv_sequence *kv) {
@@ -78,9 +78,8 @@ enum status copy_kv(struct model *model, struct engine *engine, struct sequence 
         chunk_bytes = max_size(chunk_bytes, kv_sequence_layer_layout(copy.source, layer)->chunk_bytes);
     TRY(copy.device->operations->stream_create(copy.device, &copy.stream, error));
     copy.chunk = malloc(chunk_bytes);
-    const enum status status = copy.chunk != NULL
-                                   ? engine_fill(engine, sequence, copy_rows, &copy, token_count, error)
-                                   : error_set(error, STATUS_MEMORY, "no memory for a chunk");
+    const enum status status = copy.chunk != NULL ? engine_fill(engine, sequence, copy_rows, &copy, token_count, error)
+                                                  : error_set(error, STATUS_MEMORY, "no memory for a chunk");
     copy.device->operations->stream_destroy(copy.stream);
     free(copy.chunk);
     return status;

@@ -13,12 +13,7 @@
 #include "tensor/half.h"
 
 static const char magic[8] = {'L', 'O', 'A', 'M', 'Q', 'K', 'V', '1'};
-enum {
-    HEAD_BYTES = 8 + sizeof(struct recording_shape),
-    COUNT_MAX = 1 << 20,
-    PIECE_MIN = 64,
-    PIECE_SPAN = 512
-};
+enum { HEAD_BYTES = 8 + sizeof(struct recording_shape), COUNT_MAX = 1 << 20, PIECE_MIN = 64, PIECE_SPAN = 512 };
 
 static size_t k_row(const struct recording_shape *s) { return (size_t)s->kv_head_count * s->k_dimension; }
 static size_t v_row(const struct recording_shape *s) { return (size_t)s->kv_head_count * s->v_dimension; }
@@ -63,8 +58,7 @@ enum status recorder_create(struct recorder **recorder, const struct model *mode
     r->frequencies = calloc(r->shape.pair_count + 1, sizeof *r->frequencies);
     r->rows = calloc(layer_halves(&r->shape), layer_count * sizeof *r->rows);
     if (r->layers == NULL || r->frequencies == NULL || r->rows == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for %zu tokens of %zu layers", token_count,
-                         layer_count);
+        return error_set(error, STATUS_MEMORY, "no memory for %zu tokens of %zu layers", token_count, layer_count);
     for (size_t i = 0; i < layer_count; i++) r->layers[i] = (uint32_t)layers[i];
     if (r->shape.pair_count == 0) return STATUS_OK;
     struct stream *stream;
@@ -124,8 +118,7 @@ static enum status put(FILE *file, const void *bytes, size_t length, const char 
 static enum status write_all(const struct recorder *r, FILE *file, const char *path, struct error *error) {
     const struct recording_shape *s = &r->shape;
     const size_t layers = s->layer_count * sizeof *r->layers, pairs = s->pair_count * sizeof *r->frequencies,
-                 rows = layer_halves(s) * s->layer_count * sizeof *r->rows,
-                 small = HEAD_BYTES + layers + pairs;
+                 rows = layer_halves(s) * s->layer_count * sizeof *r->rows, small = HEAD_BYTES + layers + pairs;
     uint8_t *head = calloc(1, small + 8);
     if (head == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     memcpy(head, magic, sizeof magic);
@@ -168,8 +161,8 @@ static enum status check_shape(const struct recording_shape *s, const char *path
             return error_set(error, STATUS_DOCUMENT, "%s: damaged: %s: found %u, expected %u to %u", path,
                              fields[i].name, fields[i].value, fields[i].min, fields[i].max);
     if (s->head_count % s->kv_head_count != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: %u heads over %u KV heads", path,
-                         s->head_count, s->kv_head_count);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: %u heads over %u KV heads", path, s->head_count,
+                         s->kv_head_count);
     return STATUS_OK;
 }
 
@@ -181,8 +174,8 @@ static enum status check(struct recording *recording, const char *path, struct e
     memcpy(s, data + sizeof magic, sizeof *s);
     TRY(check_shape(s, path, error));
     uint64_t rows, small = HEAD_BYTES + 4 * ((uint64_t)s->layer_count + s->pair_count);
-    uint64_t halves = ((uint64_t)s->head_count + s->kv_head_count) * s->k_dimension +
-                      (uint64_t)s->kv_head_count * s->v_dimension;
+    uint64_t halves =
+        ((uint64_t)s->head_count + s->kv_head_count) * s->k_dimension + (uint64_t)s->kv_head_count * s->v_dimension;
     if (!checked_multiply(halves, (uint64_t)s->token_count * s->layer_count, &rows) ||
         !checked_multiply(rows, sizeof(uint16_t), &rows) || !checked_add(rows, small + 8, &rows) ||
         rows != recording->map.size_bytes)
@@ -228,13 +221,12 @@ static void fill_between(struct replay *replay, uint64_t begin, uint64_t end, ui
     }
 }
 
-enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth,
-                          uint64_t step_count, uint64_t seed, struct error *error) {
+enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth, uint64_t step_count,
+                          uint64_t seed, struct error *error) {
     const uint64_t rows = recording->shape.token_count;
     *replay = (struct replay){.recording = recording, .depth = depth};
     if (step_count + REPLAY_SINKS + PIECE_MIN > rows)
-        return error_set(error, STATUS_USAGE,
-                         "--replay: found %llu tokens, expected %d more than the %llu steps",
+        return error_set(error, STATUS_USAGE, "--replay: found %llu tokens, expected %d more than the %llu steps",
                          (unsigned long long)rows, REPLAY_SINKS + PIECE_MIN, (unsigned long long)step_count);
     replay->first = (uint32_t)(rows - step_count);
     replay->source = calloc(depth + 1, sizeof *replay->source);
@@ -244,8 +236,7 @@ enum status replay_create(struct replay *replay, const struct recording *recordi
     if (recent > depth - sinks) recent = depth - sinks;
     for (uint64_t i = 0; i < sinks; i++) replay->source[i] = (uint32_t)i;
     fill_between(replay, sinks, depth - recent, seed);
-    for (uint64_t i = 0; i < recent; i++)
-        replay->source[depth - recent + i] = (uint32_t)(replay->first - recent + i);
+    for (uint64_t i = 0; i < recent; i++) replay->source[depth - recent + i] = (uint32_t)(replay->first - recent + i);
     return STATUS_OK;
 }
 
@@ -257,8 +248,7 @@ void replay_destroy(struct replay *replay) {
 /* How far the row at the position is from the place where it was recorded, as the steps see it. */
 static int64_t source_of(const struct replay *replay, uint64_t position, uint32_t *row) {
     ASSERT(position < replay->depth + replay->recording->shape.token_count - replay->first);
-    *row = position < replay->depth ? replay->source[position]
-                                    : (uint32_t)(replay->first + (position - replay->depth));
+    *row = position < replay->depth ? replay->source[position] : (uint32_t)(replay->first + (position - replay->depth));
     return (int64_t)position - (int64_t)replay->depth + (int64_t)replay->first - (int64_t)*row;
 }
 
@@ -273,11 +263,10 @@ static void rotate(const struct recording *recording, float *k, const float *cos
     }
 }
 
-static const uint16_t *layer_rows(const struct replay *replay, const struct replay_shape *shape,
-                                  size_t layer) {
+static const uint16_t *layer_rows(const struct replay *replay, const struct replay_shape *shape, size_t layer) {
     const struct recording_shape *s = &replay->recording->shape;
-    size_t index = shape->layer_count > s->layer_count ? layer * s->layer_count / shape->layer_count
-                                                       : layer % s->layer_count;
+    size_t index =
+        shape->layer_count > s->layer_count ? layer * s->layer_count / shape->layer_count : layer % s->layer_count;
     return replay->recording->rows + index * layer_halves(s);
 }
 
@@ -289,8 +278,8 @@ static void from_halves(float *values, const uint16_t *halves, size_t count) {
     }
 }
 
-void replay_keys_values(const struct replay *replay, const struct replay_shape *shape, size_t layer,
-                        uint64_t position, float *k, float *v) {
+void replay_keys_values(const struct replay *replay, const struct replay_shape *shape, size_t layer, uint64_t position,
+                        float *k, float *v) {
     const struct recording *recording = replay->recording;
     const struct recording_shape *s = &recording->shape;
     const uint16_t *rows = layer_rows(replay, shape, layer);
@@ -309,13 +298,12 @@ void replay_keys_values(const struct replay *replay, const struct replay_shape *
         from_halves(key, rows + row * k_row(s) + from * s->k_dimension, s->k_dimension);
         if (distance != 0) rotate(recording, key, cosine_sine);
         from_halves(v + head * s->v_dimension,
-                    rows + s->token_count * k_row(s) + row * v_row(s) + from * s->v_dimension,
-                    s->v_dimension);
+                    rows + s->token_count * k_row(s) + row * v_row(s) + from * s->v_dimension, s->v_dimension);
     }
 }
 
-void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer,
-                    uint64_t position, float *q) {
+void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer, uint64_t position,
+                    float *q) {
     const struct recording_shape *s = &replay->recording->shape;
     const uint16_t *rows = layer_rows(replay, shape, layer) + s->token_count * (k_row(s) + v_row(s));
     const size_t group = shape->head_count / shape->kv_head_count, own = s->head_count / s->kv_head_count;
@@ -332,8 +320,7 @@ enum status replay_fit(struct replay *replay, const struct model_config *config,
     const struct recording_shape *shape = &replay->recording->shape;
     TRY(copy_check_states(config, "a recording", error));
     if (shape->k_dimension != config->k_dimension || shape->v_dimension != config->v_dimension)
-        return error_set(error, STATUS_USAGE,
-                         "--replay: found heads of %u and %u, expected the model's %zu and %zu",
+        return error_set(error, STATUS_USAGE, "--replay: found heads of %u and %u, expected the model's %zu and %zu",
                          shape->k_dimension, shape->v_dimension, config->k_dimension, config->v_dimension);
     replay->shape = (struct replay_shape){config->layer_count, config->head_count, config->kv_head_count};
     return STATUS_OK;

@@ -35,8 +35,7 @@
 #include "platform/file.h"
 
 struct recording_shape {
-    uint32_t token_count, head_count, kv_head_count, k_dimension, v_dimension, pair_count, rope_order,
-        layer_count;
+    uint32_t token_count, head_count, kv_head_count, k_dimension, v_dimension, pair_count, rope_order, layer_count;
 };
 
 /* ---- writing ---- */
@@ -48,8 +47,7 @@ enum status recorder_create(struct recorder **recorder, const struct model *mode
 void recorder_destroy(struct recorder *recorder); /* NULL allowed */
 /* An attention_observer (model.h); context: the recorder.  Rows behind token_count are dropped. */
 void recorder_observe(void *context, const struct attention_event *event);
-enum status recorder_write(const struct recorder *recorder, const char *path, struct error *error)
-    STATUS_CHECKED;
+enum status recorder_write(const struct recorder *recorder, const char *path, struct error *error) STATUS_CHECKED;
 
 /* ---- reading ---- */
 
@@ -74,21 +72,21 @@ struct replay_shape {
 struct replay {
     const struct recording *recording; /* borrowed */
     uint64_t depth;
-    uint32_t first;   /* the row decoded at position depth */
-    uint32_t *source; /* owned, [depth]: the row at each position */
+    uint32_t first;            /* the row decoded at position depth */
+    uint32_t *source;          /* owned, [depth]: the row at each position */
     struct replay_shape shape; /* of the model that replay_fit was called for */
 };
 /* STATUS_USAGE: the recording is too short for a context and step_count steps. */
-enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth,
-                          uint64_t step_count, uint64_t seed, struct error *error) STATUS_CHECKED;
+enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth, uint64_t step_count,
+                          uint64_t seed, struct error *error) STATUS_CHECKED;
 void replay_destroy(struct replay *replay);
 
 /* The rows of one position for one layer of a model of this shape; heads have the recording's dimensions.  Positions
  * from depth on are steps.  k, v: [kv_head_count][dimension]; q: [head_count][dimension]. */
-void replay_keys_values(const struct replay *replay, const struct replay_shape *shape, size_t layer,
-                        uint64_t position, float *k, float *v);
-void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer,
-                    uint64_t position, float *q);
+void replay_keys_values(const struct replay *replay, const struct replay_shape *shape, size_t layer, uint64_t position,
+                        float *k, float *v);
+void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer, uint64_t position,
+                    float *q);
 /* For a model of this shape.  STATUS_USAGE: the dimensions of its heads differ.  STATUS_UNSUPPORTED: layers keep a
  * state. */
 enum status replay_fit(struct replay *replay, const struct model_config *config, struct error *error) STATUS_CHECKED;
