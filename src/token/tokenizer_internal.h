@@ -110,14 +110,11 @@ enum status tokenizer_build(struct tokenizer **tokenizer, const struct tokenizer
 static inline const char *token_bytes(const struct tokenizer *t, token_id id) { return t->texts + t->tokens[id].bytes; }
 
 /* TOKEN_NONE where absent. */
-token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length);
 token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, size_t length);
 /* merged is TOKEN_NONE if no merge joins the two. */
 struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right);
 /* The longest token of the list that begins text[length]; TOKEN_NONE: none. */
 token_id special_match(const struct tokenizer *t, const struct special_list *list, const uint8_t *text, size_t length);
-/* The byte that a character of the byte-level alphabet stands for; -1: not of that alphabet. */
-int byte_level_decode(uint32_t code);
 /* The UTF-8 character for a byte; returns its length. */
 size_t byte_level_encode(uint8_t byte, uint8_t bytes[4]);
 

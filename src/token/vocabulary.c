@@ -17,7 +17,8 @@ static bool is_printable_byte(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-int byte_level_decode(uint32_t code) {
+/* The byte that a character of the alphabet stands for; -1: not of it. */
+static int byte_level_decode(uint32_t code) {
     if (code < 256) return is_printable_byte(code) ? (int)code : -1;
     if (code < 0x100 + 33) return (int)(code - 0x100);                  /* 00..20 */
     if (code < 0x100 + 33 + 34) return (int)(code - 33 - 0x100 + 0x7F); /* 7F..A0 */
@@ -60,7 +61,7 @@ static bool table_init(struct tokenizer *t, struct token_table *table, size_t co
     return table->slots != NULL;
 }
 
-token_id vocabulary_find_text(const struct tokenizer *t, const char *text, size_t length) {
+static token_id find_text(const struct tokenizer *t, const char *text, size_t length) {
     size_t slot = hash_bytes(t->hash_seed, text, length) & t->by_text.mask;
     for (token_id id; (id = t->by_text.slots[slot]) != TOKEN_NONE; slot = (slot + 1) & t->by_text.mask)
         if (t->tokens[id].text_length == length && memcmp(t->texts + t->tokens[id].text, text, length) == 0) return id;
@@ -79,7 +80,7 @@ token_id vocabulary_find_bytes(const struct tokenizer *t, const uint8_t *bytes, 
 static void add_by_text(struct tokenizer *t, token_id id) {
     const struct vocabulary_token *token = &t->tokens[id];
     const char *text = t->texts + token->text;
-    if (vocabulary_find_text(t, text, token->text_length) != TOKEN_NONE) return;
+    if (find_text(t, text, token->text_length) != TOKEN_NONE) return;
     size_t slot = hash_bytes(t->hash_seed, text, token->text_length) & t->by_text.mask;
     while (t->by_text.slots[slot] != TOKEN_NONE) slot = (slot + 1) & t->by_text.mask;
     t->by_text.slots[slot] = id;
@@ -323,9 +324,9 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
                          text.text);
     memcpy(joined, text.text, left);
     memcpy(joined + left, space + 1, right);
-    token_id a = vocabulary_find_text(t, joined, left);
-    token_id b = vocabulary_find_text(t, joined + left, right);
-    token_id merged = vocabulary_find_text(t, joined, left + right);
+    token_id a = find_text(t, joined, left);
+    token_id b = find_text(t, joined + left, right);
+    token_id merged = find_text(t, joined, left + right);
     if (a == TOKEN_NONE || b == TOKEN_NONE || merged == TOKEN_NONE)
         return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s': a part or the result is no token", rank, shown,
                          text.text);
@@ -356,7 +357,7 @@ static enum status add_merges(struct tokenizer *t, const struct tokenizer_source
     for (unsigned byte = 0; byte < 256 && t->model == TOKENIZER_BPE; byte++) {
         uint8_t text[4];
         size_t length = byte_level_encode((uint8_t)byte, text);
-        t->byte_tokens[byte] = vocabulary_find_text(t, (const char *)text, length);
+        t->byte_tokens[byte] = find_text(t, (const char *)text, length);
     }
     return STATUS_OK;
 }
@@ -521,5 +522,5 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id) {
 }
 
 token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text) {
-    return vocabulary_find_text(tokenizer, text, strlen(text));
+    return find_text(tokenizer, text, strlen(text));
 }
