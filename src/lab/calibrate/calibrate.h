@@ -36,9 +36,11 @@ struct calibrate_training {
 struct calibrate_options {
     size_t window_size; /* tokens */
     size_t window_count, held_out;
-    size_t text_queries, probe_queries;  /* per window */
-    size_t run_windows, run_count;       /* runs of adjacent positions, that what reuse loses is measured in */
-    size_t decode_windows, decode_count; /* tokens that the model writes behind the text of the first windows */
+    size_t text_queries, probe_queries; /* per window */
+    size_t run_windows, run_count;      /* runs of adjacent positions, that what reuse loses is measured in */
+    struct {
+        size_t windows, count; /* tokens that the model writes behind the text of the first windows */
+    } decode;
     size_t bits[CALIBRATE_BITS_MAX], bits_count;
     struct calibrate_training training;
     double keep; /* the fraction of tokens that recall is measured at */
