@@ -72,8 +72,8 @@ void rebuild_end_step(struct rebuild *rebuild);
 /* Sets the link's rate, measured while nothing else was under way. */
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
 
-/* bus_rebuild's, too: a view of what `others` shows and of chunks of a workspace, which are POOL_OTHER of pools; and rows
- * that were computed again, stored where the item's view shows them. */
+/* bus_rebuild's, too: a view of what `others` shows and of chunks of a workspace, which are POOL_OTHER of pools; and
+ * rows that were computed again, stored where the item's view shows them. */
 struct kv_view rebuild_view_of(struct kv_pools *pools, const struct slab *chunks, const struct page_table *table,
                                const struct kv_view *others);
 void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows,
