@@ -126,8 +126,8 @@ uint64_t attention_bytes(const struct attention_options *options) {
            (options->reuses ? reuse_bytes(&reuse) : 0);
 }
 
-enum status attention_create(struct attention **result, struct device *device,
-                             const struct attention_options *options, struct error *error) {
+enum status attention_create(struct attention **result, struct device *device, const struct attention_options *options,
+                             struct error *error) {
     struct attention *attention = calloc(1, sizeof *attention);
     *result = NULL;
     if (attention == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
@@ -212,17 +212,17 @@ static enum status make_units(struct attention *attention, const struct select *
         heads[i] = kv_layer_heads(options->groups, options->kv_head_count, i);
         block_bytes = max_size(block_bytes, kv_cache_layer_layout(options->far, i)->block_bytes);
     }
-    const enum status status = block_bytes == 0
-                                   ? STATUS_OK
-                                   : unit_cache_create(&attention->units, attention->device,
-                                                       &(struct unit_cache_options){
-                                                           .kv_head_counts = heads,
-                                                           .layer_count = options->layer_count,
-                                                           .block_bytes = block_bytes,
-                                                           .context_size = options->context_size,
-                                                           .sequence_capacity = options->sequence_capacity,
-                                                           .bytes = options->unit_bytes},
-                                                       error);
+    const enum status status =
+        block_bytes == 0
+            ? STATUS_OK
+            : unit_cache_create(&attention->units, attention->device,
+                                &(struct unit_cache_options){.kv_head_counts = heads,
+                                                             .layer_count = options->layer_count,
+                                                             .block_bytes = block_bytes,
+                                                             .context_size = options->context_size,
+                                                             .sequence_capacity = options->sequence_capacity,
+                                                             .bytes = options->unit_bytes},
+                                error);
     free(heads);
     return status;
 }
@@ -262,8 +262,7 @@ const double *attention_reuse_thresholds(const struct attention *attention) {
 void attention_choose_anew(struct attention *attention, const bool *heads) {
     if (attention->reuse == NULL) return;
     reuse_choose_anew(attention->reuse, heads);
-    if (attention->tiered != NULL)
-        attention->tiered->prefetch.decides = false; /* without their own queries */
+    if (attention->tiered != NULL) attention->tiered->prefetch.decides = false; /* without their own queries */
 }
 
 bool attention_watches_prefill(const struct attention *attention) {
@@ -277,8 +276,7 @@ static bool stores_nothing(const struct attention *attention, const struct atten
     return kv_layer_source(attention->options.groups, rows->layer_index) != rows->layer_index;
 }
 
-enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
-                                  struct error *error) {
+enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows, struct error *error) {
     if (attention->tiered == NULL || stores_nothing(attention, rows)) return STATUS_OK;
     return tiered_open_rows(attention->tiered, rows, error);
 }
@@ -305,11 +303,10 @@ static enum status reserve_step(struct attention *attention, struct stream *stre
     if (own->list == NULL) own->list = calloc(count, sizeof *own->list);
     if (own->list == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (!buffer_exists(&own->buffer))
-        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE,
-                                                    count * sizeof *own->list, &own->buffer, error));
+        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, count * sizeof *own->list,
+                                                    &own->buffer, error));
     own->list_stride = align_up((size_t)kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS, 16);
-    return choice_reserve(&attention->choice, stream, row_count * options->kv_head_count * own->list_stride,
-                          error);
+    return choice_reserve(&attention->choice, stream, row_count * options->kv_head_count * own->list_stride, error);
 }
 
 /* A layer of a step, as it is asked what it chooses. */
@@ -321,15 +318,13 @@ struct step_query {
 static void step_query_init(struct step_query *layer, const struct attention *attention,
                             const struct attention_step *step, size_t index) {
     const struct attention_options *options = &attention->options;
-    layer->operation = (struct attend_operation){
-        .kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, index),
-        .window = step->windows[index],
-        .items = step->items,
-        .item_count = step->row_count};
-    layer->query = (struct choice_query){.layer_index = index,
-                                         .operation = &layer->operation,
-                                         .rules = step->rules,
-                                         .sequences = step->sequences};
+    layer->operation =
+        (struct attend_operation){.kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, index),
+                                  .window = step->windows[index],
+                                  .items = step->items,
+                                  .item_count = step->row_count};
+    layer->query = (struct choice_query){
+        .layer_index = index, .operation = &layer->operation, .rules = step->rules, .sequences = step->sequences};
     layer->limits = attention->limits.list + index * step->row_count * options->kv_head_count;
 }
 
@@ -358,8 +353,8 @@ static bool is_watched(const struct attention_step *step) {
 }
 
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
-                                   const struct attention_step *step, struct attention_shape *kind,
-                                   uint64_t *places, bool *fits, struct error *error) {
+                                   const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
+                                   bool *fits, struct error *error) {
     const struct attention_options *options = &attention->options;
     struct choice *choice = &attention->choice;
     attention->before_step = choice->statistics;
@@ -376,9 +371,9 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     attention->limits.are_planned = true;
     kind->lists[0] = choice->rows->address;
     kind->lists[1] = attention->limits.buffer.address;
-    attention->device->operations->upload(
-        stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
-        options->layer_count * step->row_count * options->kv_head_count * sizeof *attention->limits.list);
+    attention->device->operations->upload(stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
+                                          options->layer_count * step->row_count * options->kv_head_count *
+                                              sizeof *attention->limits.list);
     if (attention->units != NULL) {
         for (size_t i = 0; i < step->row_count; i++)
             attention->generations[i] = kv_sequence_generation(step->sequences[i]);
@@ -389,9 +384,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     return STATUS_OK;
 }
 
-void attention_uncount_step(struct attention *attention) {
-    attention->choice.statistics = attention->before_step;
-}
+void attention_uncount_step(struct attention *attention) { attention->choice.statistics = attention->before_step; }
 
 void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step) {
     if (attention->reuse == NULL || !attention->limits.are_planned) return;
@@ -424,10 +417,8 @@ void attention_show_layer(struct stream *stream, const struct attention_rows *ro
 }
 
 void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
-    const struct attend_operation operation = {.kv_head_count = rows->kv_head_count,
-                                               .window = window,
-                                               .items = rows->items,
-                                               .item_count = rows->item_count};
+    const struct attend_operation operation = {
+        .kv_head_count = rows->kv_head_count, .window = window, .items = rows->items, .item_count = rows->item_count};
     watch_everything(&operation, rows->sequences, rows->layer_index, 0);
 }
 
@@ -435,21 +426,19 @@ void attention_append(struct attention *attention, struct stream *stream, const 
     attention_show_layer(stream, rows);
     if (span_exists(attention->choice.captured.limits)) attention->choice.captured.step = rows->step;
     if (stores_nothing(attention, rows)) return;
-    attention->device->operations->append(stream,
-                                          &(struct append_operation){.k = rows->k,
-                                                                     .v = rows->v,
-                                                                     .k_stride = rows->k_stride,
-                                                                     .v_stride = rows->v_stride,
-                                                                     .kv_head_count = rows->kv_head_count,
-                                                                     .items = rows->items,
-                                                                     .item_count = rows->item_count,
-                                                                     .step = rows->step});
+    attention->device->operations->append(stream, &(struct append_operation){.k = rows->k,
+                                                                             .v = rows->v,
+                                                                             .k_stride = rows->k_stride,
+                                                                             .v_stride = rows->v_stride,
+                                                                             .kv_head_count = rows->kv_head_count,
+                                                                             .items = rows->items,
+                                                                             .item_count = rows->item_count,
+                                                                             .step = rows->step});
     struct error error;
     if (attention->select == NULL) return;
     for (size_t i = 0; i < rows->item_count; i++)
         note(attention,
-             kv_sequence_open_key_index(rows->sequences[i], stream, rows->layer_index,
-                                        rows->items[i].position_first,
+             kv_sequence_open_key_index(rows->sequences[i], stream, rows->layer_index, rows->items[i].position_first,
                                         rows->items[i].position_first + rows->items[i].row_count, &error),
              &error);
     select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count, rows->step);
@@ -458,8 +447,7 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                    rows->items[i].position_first + rows->items[i].row_count);
 }
 
-bool attention_keep_inputs(struct attention *attention, struct stream *stream,
-                           const struct attention_inputs *inputs) {
+bool attention_keep_inputs(struct attention *attention, struct stream *stream, const struct attention_inputs *inputs) {
     if (attention->bus != NULL) bus_rebuild_keep(attention->bus, stream, inputs);
     return attention->bus != NULL;
 }
@@ -467,10 +455,8 @@ bool attention_keep_inputs(struct attention *attention, struct stream *stream,
 /* ---- attend ---- */
 
 static enum status attend_everything(struct attention *attention, struct stream *stream,
-                                     const struct attention_layer *layer, bool prefetches,
-                                     struct error *error) {
-    if (attention->tiered != NULL)
-        return tiered_attend_everything(attention->tiered, stream, layer, prefetches, error);
+                                     const struct attention_layer *layer, bool prefetches, struct error *error) {
+    if (attention->tiered != NULL) return tiered_attend_everything(attention->tiered, stream, layer, prefetches, error);
     if (attention->bus != NULL && bus_rebuild_takes(attention->bus, layer))
         return bus_rebuild_attend(attention->bus, stream, layer, error);
     attention->device->operations->attend(stream, &layer->operation);
@@ -485,8 +471,8 @@ static struct choice_query query_of(const struct attention *attention, const str
                                  .attends_next = attention->tiered == NULL};
 }
 
-static enum status choose(struct attention *attention, struct stream *stream,
-                          const struct attention_layer *layer, struct error *error) {
+static enum status choose(struct attention *attention, struct stream *stream, const struct attention_layer *layer,
+                          struct error *error) {
     struct choice *choice = &attention->choice;
     struct trace *trace = attention->options.trace;
     struct attend_operation operation = layer->operation;
@@ -501,8 +487,8 @@ static enum status choose(struct attention *attention, struct stream *stream,
             reuse_put_own_queries(attention->reuse, stream, layer->index, &layer->operation,
                                   &attention->expected.operation);
         }
-        TRY((span_exists(choice->captured.limits) ? reuse_capture : reuse_choose)(
-            attention->reuse, attention->select, stream, &query, choice, error));
+        TRY((span_exists(choice->captured.limits) ? reuse_capture : reuse_choose)(attention->reuse, attention->select,
+                                                                                  stream, &query, choice, error));
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
@@ -533,8 +519,8 @@ static enum status attend_dense_rows(struct attention *attention, struct stream 
     return attend_everything(attention, stream, &dense, false, error);
 }
 
-static enum status observe(struct attention *attention, struct stream *stream,
-                           const struct attention_layer *layer, struct error *error) {
+static enum status observe(struct attention *attention, struct stream *stream, const struct attention_layer *layer,
+                           struct error *error) {
     const struct attend_operation *operation = &layer->operation;
     struct choice *choice = &attention->choice;
     const struct host_list *lists;
@@ -545,45 +531,41 @@ static enum status observe(struct attention *attention, struct stream *stream,
         const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float),
                      q_most = operation->head_count * attention->options.k_dimension * sizeof(float);
         if (attention->event_q == NULL) attention->event_q = malloc(q_most);
-        if (attention->event_q == NULL)
-            return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
+        if (attention->event_q == NULL) return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
         TRY(device_read(attention->device, stream, attention->event_q,
                         span_floats(operation->q, item->row * operation->q_stride), q_bytes, error));
         TRY(choice_read(choice, stream, i, operation->kv_head_count, &lists, error));
-        attention->observer(attention->observer_context,
-                            &(struct select_event){
-                                .layer_index = layer->index,
-                                .row = item->row,
-                                .position = item->position,
-                                .q = attention->event_q,
-                                .view = item->view,
-                                .device = attention->device,
-                                .stream = stream,
-                                .lists = lists,
-                                .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL,
-                                .left_out = left_out != NULL ? left_out + i * operation->head_count : NULL});
+        attention->observer(
+            attention->observer_context,
+            &(struct select_event){.layer_index = layer->index,
+                                   .row = item->row,
+                                   .position = item->position,
+                                   .q = attention->event_q,
+                                   .view = item->view,
+                                   .device = attention->device,
+                                   .stream = stream,
+                                   .lists = lists,
+                                   .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL,
+                                   .left_out = left_out != NULL ? left_out + i * operation->head_count : NULL});
     }
     return STATUS_OK;
 }
 
 /* The units of the lists are in the device's slots, as far as there are any, for rows that are their sequences' only
  * ones. */
-static void fetch_units(struct attention *attention, struct stream *stream,
-                        const struct attention_layer *layer) {
+static void fetch_units(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
     struct choice *choice = &attention->choice;
     if (attention->units == NULL || choice->chosen_count == 0) return;
     for (size_t i = 0; i < choice->chosen_count; i++)
         attention->generations[i] = kv_sequence_generation(layer->sequences[choice->chosen_items[i]]);
     const struct step_lists at = choice_step_lists(choice);
-    choice->places =
-        unit_cache_fetch(attention->units, stream, layer->index, choice->chosen, attention->generations,
-                         choice->chosen_count, &at, &choice->place_stride);
+    choice->places = unit_cache_fetch(attention->units, stream, layer->index, choice->chosen, attention->generations,
+                                      choice->chosen_count, &at, &choice->place_stride);
 }
 
 /* Rows that choose, or see everything because their context is short.  is_step: each is its sequence's only one. */
-static enum status attend_part(struct attention *attention, struct stream *stream,
-                               const struct attention_layer *layer, bool is_step, bool is_last,
-                               struct error *error) {
+static enum status attend_part(struct attention *attention, struct stream *stream, const struct attention_layer *layer,
+                               bool is_step, bool is_last, struct error *error) {
     struct choice *choice = &attention->choice;
     const struct choice_query query = query_of(attention, layer);
     TRY(choose(attention, stream, layer, error));
@@ -593,8 +575,7 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     if (attention->tiered != NULL)
         return tiered_attend_choice(
             attention->tiered, stream,
-            &(struct tiered_choice){
-                .select = attention->select, .layer = layer, .choice = choice, .stays = !is_last},
+            &(struct tiered_choice){.select = attention->select, .layer = layer, .choice = choice, .stays = !is_last},
             error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
     if (is_step) fetch_units(attention, stream, layer);
@@ -610,11 +591,9 @@ bool attention_rows_depend(const struct attention *attention) {
 }
 
 /* How many rows go together. */
-static size_t rows_together(const struct attention *attention, const struct attention_layer *layer,
-                            size_t *row_count) {
+static size_t rows_together(const struct attention *attention, const struct attention_layer *layer, size_t *row_count) {
     *row_count = 0;
-    for (size_t i = 0; i < layer->operation.item_count; i++)
-        *row_count += layer->operation.items[i].row_count;
+    for (size_t i = 0; i < layer->operation.item_count; i++) *row_count += layer->operation.items[i].row_count;
     bool is_step = *row_count == layer->operation.item_count;
     return attention_rows_depend(attention) && !is_step ? 1 : attention->part.capacity;
 }
@@ -669,8 +648,8 @@ static void expect_queries(struct attention *attention, const struct attention_l
     expected->is_known = layer->math.queries(layer->math.context, next, &expected->operation);
 }
 
-static enum status attend(struct attention *attention, struct stream *stream,
-                          const struct attention_layer *layer, struct error *error) {
+static enum status attend(struct attention *attention, struct stream *stream, const struct attention_layer *layer,
+                          struct error *error) {
     struct select *select = attention->select;
     struct choice *choice = &attention->choice;
     if (select == NULL || layer->rules == NULL) { /* a prompt, or nobody chooses */
@@ -689,8 +668,7 @@ static enum status attend(struct attention *attention, struct stream *stream,
     }
     if (attention->tiered != NULL && select_scans(select))
         return tiered_scan(attention->tiered, stream,
-                           &(struct tiered_choice){.select = select, .layer = layer, .choice = choice},
-                           error);
+                           &(struct tiered_choice){.select = select, .layer = layer, .choice = choice}, error);
     return attend_in_parts(attention, stream, layer, error);
 }
 
@@ -702,8 +680,7 @@ void attention_expect(struct attention *attention, struct stream *stream, const 
     expect_queries(attention, layer);
 }
 
-void attention_attend(struct attention *attention, struct stream *stream,
-                      const struct attention_layer *layer) {
+void attention_attend(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
     struct error error;
     if (attention->failed) return; /* rows may be lacking */
     enum status status = attend(attention, stream, layer, &error);
@@ -717,16 +694,15 @@ bool attention_rounds(const struct attention *attention) { return attention->opt
 
 bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     struct error error;
-    if (attention->failed || attention->tiered == NULL || stores_nothing(attention, rows))
-        return !attention->failed;
+    if (attention->failed || attention->tiered == NULL || stores_nothing(attention, rows)) return !attention->failed;
     enum status status = attention->device->operations->stream_synchronize(stream, &error);
     if (status == STATUS_OK) status = tiered_write_rows(attention->tiered, rows, &error);
     note(attention, status, &error);
     return status == STATUS_OK;
 }
 
-enum status attention_end_layer(struct attention *attention, struct stream *stream,
-                                const struct attention_rows *rows, struct error *error) {
+enum status attention_end_layer(struct attention *attention, struct stream *stream, const struct attention_rows *rows,
+                                struct error *error) {
     if (attention->tiered != NULL) TRY(kv_tier_failure(attention->options.cache, error));
     if (attention->failed) {
         if (error != NULL) *error = attention->failure;

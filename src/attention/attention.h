@@ -22,7 +22,7 @@ struct attention;
 
 /* What is computed again instead of read: from disk (rebuild.h), or over a device's bus (bus_rebuild.h). */
 struct rebuild_options {
-    size_t chunks; /* of a head: the workspace; 0: nothing is, and the rest has no meaning */
+    size_t chunks;      /* of a head: the workspace; 0: nothing is, and the rest has no meaning */
     size_t layer_first; /* over a bus: layers before it are read */
     size_t hidden_size, v_dimension, chunk_bytes; /* the last: of a head's chunk */
     bool shares_link;                             /* weights are read over it, too */
@@ -36,17 +36,17 @@ struct attention_options {
     bool dials;                                  /* the same for what each head picks (dial.h) */
     size_t sequence_capacity;                    /* sequences of a step */
     uint64_t context_size;                       /* tokens of one */
-    uint64_t kept_max;     /* that a row chooses; 0: none does (select_options_kept_max) */
-    bool rounds;           /* full chunks are rounded (attention_rounds) */
-    bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
+    uint64_t kept_max;                           /* that a row chooses; 0: none does (select_options_kept_max) */
+    bool rounds;                                 /* full chunks are rounded (attention_rounds) */
+    bool prefetches; /* the next layer's choice; a selection that scans: all of its chunks */
     struct rebuild_options rebuild;
-    size_t list_layer_first;                         /* lists of layers before it stay where they are */
+    size_t list_layer_first; /* lists of layers before it stay where they are */
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
     uint64_t unit_bytes;
     const struct kv_cache *far; /* borrowed; with unit_bytes: whose units they are */
-    struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
-    struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
+    struct kv_cache *cache;     /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
+    struct trace *trace;        /* borrowed; shows choices and waits; NULL: none */
 };
 /* What attention over KV in tiers holds of RAM for its lists, at most: counted in the cache's budget. */
 uint64_t attention_bytes(const struct attention_options *options);
@@ -55,8 +55,7 @@ enum status attention_create(struct attention **attention, struct device *device
 void attention_destroy(struct attention *attention); /* NULL allowed */
 /* KV in tiers: so many bytes are for rows of lists (list_buffer.h), of heads that do not stay (kv_tier_staying).  Once,
  * before the first step; without it, or with 0, rows stay where they are. */
-enum status attention_create_lists(struct attention *attention, uint64_t bytes, struct error *error)
-    STATUS_CHECKED;
+enum status attention_create_lists(struct attention *attention, uint64_t bytes, struct error *error) STATUS_CHECKED;
 /* Who chooses, from now on; borrowed, NULL: everything is attended to.  The observer and the statistics start anew. */
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error)
     STATUS_CHECKED;
@@ -91,12 +90,12 @@ enum { REBUILD_ROWS_MAX = 256 };
 struct rebuild_rows {
     size_t layer_index;
     uint64_t position_first;
-    size_t row_count;      /* at most REBUILD_ROWS_MAX */
-    struct span inputs;    /* float [row_count][hidden_size]: what W_K and W_V multiply */
+    size_t row_count;   /* at most REBUILD_ROWS_MAX */
+    struct span inputs; /* float [row_count][hidden_size]: what W_K and W_V multiply */
     /* or [kept_count], one behind the other, without x, to be restored: row_count together */
     const struct keep_rows_operation *kept;
     size_t kept_count;
-    struct span step; /* with kept: struct step_row [row_count], with the positions */
+    struct span step;      /* with kept: struct step_row [row_count], with the positions */
     const int32_t *tokens; /* [row_count], of the first layer, instead of inputs */
     /* Set: float [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
     struct span k, v;
@@ -124,8 +123,8 @@ struct attention_layer {
     struct layer_math math; /* queries NULL: nothing is expected */
 };
 
-enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
-                                  struct error *error) STATUS_CHECKED;
+enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows, struct error *error)
+    STATUS_CHECKED;
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
 /* The inputs of the layer's rows, of which K and V are computed again where they lie behind a bus.  false: such are not
  * kept here. */
@@ -137,8 +136,7 @@ struct attention_inputs {
     struct span x;  /* float [rows][hidden_size] */
     bool come_back; /* the rows were multiplied as those are that are computed again */
 };
-bool attention_keep_inputs(struct attention *attention, struct stream *stream,
-                           const struct attention_inputs *inputs);
+bool attention_keep_inputs(struct attention *attention, struct stream *stream, const struct attention_inputs *inputs);
 /* Whether a chunk that is full gets other bits: it is rounded to 4.  A row then attends to all chunks before its own
  * rounded, and to the exact rows of its own, wherever blocks, prompts and steps begin and end.  So rows go in pieces
  * that lie in one chunk: append, attend, attention_store. */
@@ -146,10 +144,9 @@ bool attention_rounds(const struct attention *attention);
 /* Rows that were appended, before those behind them attend.  false: it failed, which attention_end_layer returns. */
 bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
 /* A failure (disk, checksum, no space) is returned by attention_end_layer; what was computed is not to be used. */
-void attention_attend(struct attention *attention, struct stream *stream,
-                      const struct attention_layer *layer);
-enum status attention_end_layer(struct attention *attention, struct stream *stream,
-                                const struct attention_rows *rows, struct error *error) STATUS_CHECKED;
+void attention_attend(struct attention *attention, struct stream *stream, const struct attention_layer *layer);
+enum status attention_end_layer(struct attention *attention, struct stream *stream, const struct attention_rows *rows,
+                                struct error *error) STATUS_CHECKED;
 /* In place of all that, of a layer that keeps a state in place of K and V: what the one that follows is expected to
  * choose.  operation: its items alone. */
 void attention_expect(struct attention *attention, struct stream *stream, const struct attention_layer *layer);
@@ -182,8 +179,8 @@ struct attention_shape {
  * again.  *fits false: it cannot be a graph, as some of its rows choose and others see everything, or somebody watches
  * what they choose. STATUS_MEMORY */
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
-                                   const struct attention_step *step, struct attention_shape *kind,
-                                   uint64_t *places, bool *fits, struct error *error) STATUS_CHECKED;
+                                   const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
+                                   bool *fits, struct error *error) STATUS_CHECKED;
 /* The step that was prepared last is run after all, and counts for itself. */
 void attention_uncount_step(struct attention *attention);
 /* The step that was prepared last is on the stream as a graph. */
@@ -242,5 +239,4 @@ struct select_event {
     const struct mass_estimate *left_out; /* [head_count]; NULL: options.receipt is off */
 };
 typedef void select_observer(void *context, const struct select_event *event);
-void attention_set_observer(struct attention *attention, select_observer *observer,
-                            void *context); /* or NULL */
+void attention_set_observer(struct attention *attention, select_observer *observer, void *context); /* or NULL */

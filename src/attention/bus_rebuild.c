@@ -10,8 +10,8 @@
 
 enum {
     TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
-    TIMED_STEPS = 3,   /* their median counts */
-    TIMED_TILES = 4,   /* of a layer of those, at most */
+    TIMED_STEPS = 3, /* their median counts */
+    TIMED_TILES = 4, /* of a layer of those, at most */
 };
 static const double GAIN_MIN = 0.9; /* of the time without: a smaller gain may be what the rates miss */
 
@@ -24,7 +24,7 @@ struct kept_rows {
 /* Of a sequence of a step. */
 struct bus_run {
     const struct kv_sequence *sequence;
-    uint64_t kept; /* rows, of all layers */
+    uint64_t kept;              /* rows, of all layers */
     size_t chunk_first;         /* in the workspace */
     size_t count, range_chunks; /* chunks of the run; of a range of attention */
 };
@@ -42,18 +42,18 @@ struct bus_rebuild {
     struct device *device; /* borrowed */
     struct attention_options options;
     struct range_form form;
-    uint64_t context; /* whole chunks */
-    struct slab inputs;         /* MEMORY_SHARED [sequence][layer]: halves [context][hidden_size], scales [context] */
-    struct kept_rows **kept;    /* owned, [sequence_capacity] */
-    struct slab chunks;         /* MEMORY_DEVICE [kv head][rebuild.chunks]: the workspace */
-    struct kv_pools pools;      /* POOL_OTHER is the workspace */
-    struct page_table table;    /* of it */
+    uint64_t context;        /* whole chunks */
+    struct slab inputs;      /* MEMORY_SHARED [sequence][layer]: halves [context][hidden_size], scales [context] */
+    struct kept_rows **kept; /* owned, [sequence_capacity] */
+    struct slab chunks;      /* MEMORY_DEVICE [kv head][rebuild.chunks]: the workspace */
+    struct kv_pools pools;   /* POOL_OTHER is the workspace */
+    struct page_table table; /* of it */
     /* [2][rebuild.chunks * 64], owned, and in MEMORY_DEVICE: of the workspace's rows their numbers, and the positions
      * that they are computed for */
     struct step_row *rows;
     struct buffer steps;
-    struct buffer partials;     /* MEMORY_DEVICE: of attend_ranges, a row's behind the other's */
-    bool is_shown;              /* steps and table are on the device */
+    struct buffer partials; /* MEMORY_DEVICE: of attend_ranges, a row's behind the other's */
+    bool is_shown;          /* steps and table are on the device */
     struct bus_step step;
     size_t forced_chunks, timed_steps;
     struct rate link, computing; /* bytes, tokens */
@@ -152,8 +152,8 @@ void bus_rebuild_destroy(struct bus_rebuild *bus) {
 static struct keep_rows_operation rows_of(const struct bus_rebuild *bus, const struct kv_sequence *sequence,
                                           size_t layer, uint64_t row) {
     const size_t hidden = bus->options.rebuild.hidden_size;
-    const struct span slot = slab_slot(&bus->inputs, kv_sequence_index(sequence) * layers_of(bus) +
-                                                         layer - bus->options.rebuild.layer_first);
+    const struct span slot = slab_slot(&bus->inputs, kv_sequence_index(sequence) * layers_of(bus) + layer -
+                                                         bus->options.rebuild.layer_first);
     return (struct keep_rows_operation){
         .columns = hidden,
         .halves = span_behind(slot, row * hidden * sizeof(uint16_t)),
@@ -179,8 +179,7 @@ void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const stru
         uint64_t *count = &kept_of(bus, inputs->sequences[i])->counts[inputs->layer_index - first];
         cut(count, item->position_first);
         if (!inputs->come_back || *count < item->position_first) continue;
-        struct keep_rows_operation keep =
-            rows_of(bus, inputs->sequences[i], inputs->layer_index, item->position_first);
+        struct keep_rows_operation keep = rows_of(bus, inputs->sequences[i], inputs->layer_index, item->position_first);
         keep.x = span_floats(inputs->x, item->row_first * keep.columns);
         keep.x_stride = keep.columns;
         keep.row_count = item->row_count;
@@ -340,8 +339,7 @@ static void compute(struct bus_rebuild *bus, struct stream *stream, const struct
 }
 
 /* The ranges behind the runs, or, with merges, those of the runs, and all together. */
-static void attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
-                   bool merges) {
+static void attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer, bool merges) {
     struct attend_operation operation = layer->operation;
     const size_t partials = row_partial_bytes(&bus->options, &bus->form);
     ASSERT(operation.item_count == bus->step.run_count);
@@ -350,9 +348,9 @@ static void attend(struct bus_rebuild *bus, struct stream *stream, const struct 
         bus->step.items[i] = operation.items[i];
         if (merges) bus->step.items[i].view = own_view(bus, &operation.items[i].view, run->chunk_first);
         bus->step.ranges[i] = (struct attend_ranges){.makes = !merges,
-                                                .first = run->count / run->range_chunks,
-                                                .end = bus->form.count_max,
-                                                .partials = span_of(&bus->partials, i * partials)};
+                                                     .first = run->count / run->range_chunks,
+                                                     .end = bus->form.count_max,
+                                                     .partials = span_of(&bus->partials, i * partials)};
     }
     operation.items = bus->step.items;
     operation.ranges = bus->step.ranges;

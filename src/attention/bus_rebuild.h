@@ -19,8 +19,8 @@ struct bus_rebuild;
 
 uint64_t bus_rebuild_row_bytes(size_t hidden_size); /* of a token and layer, in pinned RAM */
 /* The workspace is what options.unit_bytes of the device's memory hold.  *bus NULL: they hold no tile of a head. */
-enum status bus_rebuild_create(struct bus_rebuild **bus, struct device *device,
-                               const struct attention_options *options, struct error *error) STATUS_CHECKED;
+enum status bus_rebuild_create(struct bus_rebuild **bus, struct device *device, const struct attention_options *options,
+                               struct error *error) STATUS_CHECKED;
 void bus_rebuild_destroy(struct bus_rebuild *bus); /* NULL is allowed */
 
 void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const struct attention_inputs *inputs);

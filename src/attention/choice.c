@@ -117,8 +117,7 @@ enum status choice_reserve(struct choice *choice, struct stream *stream, size_t 
     if (buffer_exists(choice->rows)) TRY(operations->stream_synchronize(stream, error));
     operations->release(choice->device, choice->rows);
     choice->rows_capacity = 0;
-    if (operations->allocate(choice->device, kind, capacity * sizeof(uint32_t), choice->rows, NULL) !=
-        STATUS_OK)
+    if (operations->allocate(choice->device, kind, capacity * sizeof(uint32_t), choice->rows, NULL) != STATUS_OK)
         return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", rows);
     choice->rows_capacity = capacity;
     return STATUS_OK;
@@ -127,8 +126,8 @@ enum status choice_reserve(struct choice *choice, struct stream *stream, size_t 
 struct step_lists choice_step_lists(const struct choice *choice) {
     struct step_lists lists = choice->captured;
     if (span_exists(lists.limits))
-        lists.limits = span_behind(lists.limits, choice->layer_index * choice->chosen_count *
-                                                     choice->kv_heads_max * sizeof(struct step_list));
+        lists.limits = span_behind(lists.limits, choice->layer_index * choice->chosen_count * choice->kv_heads_max *
+                                                     sizeof(struct step_list));
     return lists;
 }
 
@@ -153,8 +152,7 @@ enum status choice_read(struct choice *choice, struct stream *stream, size_t ind
     for (size_t head = 0; head < kv_head_count; head++)
         rows += (size_t)select_item_kept(&choice->candidates[index], head);
     TRY(reserve_read(choice, rows, error));
-    TRY(device_read(choice->device, stream, choice->read_rows, lists[0].rows, rows * sizeof(uint32_t),
-                    error));
+    TRY(device_read(choice->device, stream, choice->read_rows, lists[0].rows, rows * sizeof(uint32_t), error));
     for (size_t head = 0; head < kv_head_count; head++)
         choice->read_lists[head] = (struct host_list){
             .rows = choice->read_rows + (lists[head].rows.offset - lists[0].rows.offset) / sizeof(uint32_t),
@@ -168,8 +166,7 @@ enum status choice_read(struct choice *choice, struct stream *stream, size_t ind
 
 static void add_searches(struct select_statistics *sum, const struct tree_counts *counts) {
     tree_counts_add(&sum->tree, counts);
-    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
-        sum->evaluated += counts->evaluated[level];
+    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++) sum->evaluated += counts->evaluated[level];
     sum->evaluated += counts->lower;
 }
 
@@ -188,8 +185,7 @@ void choice_end_step(struct choice *choice) {
 
 struct select_statistics choice_statistics(const struct choice *choice) {
     struct select_statistics sum = choice->statistics;
-    for (size_t layer = 0; layer < choice->tree_layers; layer++)
-        add_searches(&sum, &choice->trees[layer].counts);
+    for (size_t layer = 0; layer < choice->tree_layers; layer++) add_searches(&sum, &choice->trees[layer].counts);
     return sum;
 }
 

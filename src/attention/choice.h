@@ -101,13 +101,13 @@ struct choice {
     size_t row_capacity, kv_heads_max; /* kv_head_count is at most that */
     struct select_item *candidates;    /* [row_capacity]: what each of `chosen` chooses from */
     uint64_t *picks;                   /* [row_capacity][kv_head_count] */
-    struct kept_list *kept; /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
-    bool *hits;             /* [row_capacity][kv_head_count]: lists that were kept from a step before */
-    struct device *device;  /* borrowed; whose memory the lists are in */
-    bool host_reads;        /* the lists are in MEMORY_SHARED */
-    struct buffer *rows;    /* uint32_t [rows_capacity]: of the lists */
-    size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
-    uint32_t *read_rows;            /* [read_capacity]: what choice_read has read */
+    struct kept_list *kept;            /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
+    bool *hits;                        /* [row_capacity][kv_head_count]: lists that were kept from a step before */
+    struct device *device;             /* borrowed; whose memory the lists are in */
+    bool host_reads;                   /* the lists are in MEMORY_SHARED */
+    struct buffer *rows;               /* uint32_t [rows_capacity]: of the lists */
+    size_t rows_capacity, rows_max;    /* rows_max: what it may grow to */
+    uint32_t *read_rows;               /* [read_capacity]: what choice_read has read */
     size_t read_capacity;
     struct host_list *read_lists; /* [kv_heads_max] */
     struct tree_layer *trees;     /* [tree_layers]; NULL: no tree is searched */

@@ -19,9 +19,8 @@ struct dial_state {
 };
 
 struct dial_head {
-    struct dial_state now,
-        before;   /* before: of the pass whose rows were added last, for when it is done again */
-    uint64_t end; /* position behind the last row that was added */
+    struct dial_state now, before; /* before: of the pass whose rows were added last, for when it is done again */
+    uint64_t end;                  /* position behind the last row that was added */
 };
 
 struct dial {
@@ -105,8 +104,7 @@ void dial_add(struct dial *dial, const struct dial_choice *choice, const struct 
     const double target = DIAL_MARGIN * dial->shape.loss;
     double left_out = 0;
     for (size_t i = 0; i < group; i++) left_out = fmax(left_out, estimates[i].left_out);
-    if (head->picks == 0)
-        *head = (struct dial_state){.picks = DIAL_FIRST * (double)candidates, .left_out = left_out};
+    if (head->picks == 0) *head = (struct dial_state){.picks = DIAL_FIRST * (double)candidates, .left_out = left_out};
     head->left_out += NEWEST * (left_out - head->left_out);
     const double off = log((head->left_out + FLOOR * target) / ((1 + FLOOR) * target));
     const double bounded = fmax(fmin(off, OFF_MAX), -OFF_MAX);

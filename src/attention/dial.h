@@ -34,8 +34,7 @@ struct dial_shape {
     double loss;                    /* above 0 */
 };
 uint64_t dial_bytes(const struct dial_shape *shape); /* that it takes */
-enum status dial_create(struct dial **dial, const struct dial_shape *shape, struct error *error)
-    STATUS_CHECKED;
+enum status dial_create(struct dial **dial, const struct dial_shape *shape, struct error *error) STATUS_CHECKED;
 void dial_destroy(struct dial *dial); /* NULL allowed */
 
 /* Where a sequence's state is, for the two below; valid until another one asks. */
@@ -48,5 +47,4 @@ struct dial_choice {
 /* How many it picks, in whole units.  Rows of a sequence ask in their order, those of a pass before any is added. */
 uint64_t dial_picks(struct dial *dial, const struct dial_choice *choice, uint64_t unit);
 /* What the group's heads then left out. */
-void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
-              size_t group);
+void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates, size_t group);

@@ -21,8 +21,7 @@ uint64_t fetch_bytes(const struct fetch_options *options) {
 enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error) {
     struct layout layout = {calloc(1, (size_t)fetch_bytes(options)), 0};
     *fetch = (struct fetch){.capacity = options->jobs, .chunks_capacity = options->chunks};
-    if (layout.memory == NULL)
-        return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
+    if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
     place(fetch, &layout, options);
     return STATUS_OK;
 }
@@ -44,17 +43,16 @@ void fetch_drop(struct fetch *fetch) {
 static struct kv_fetch *add(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head) {
     ASSERT(fetch->count < fetch->capacity);
     struct fetch_job *job = &fetch->jobs[fetch->count++];
-    *job =
-        (struct fetch_job){.index = index,
-                           .request = {.sequence = sequence,
-                                       .layer_index = kv_sequence_source_layer(sequence, fetch->layer_index),
-                                       .kv_head = kv_head}};
+    *job = (struct fetch_job){.index = index,
+                              .request = {.sequence = sequence,
+                                          .layer_index = kv_sequence_source_layer(sequence, fetch->layer_index),
+                                          .kv_head = kv_head}};
     return &job->request;
 }
 
 /* Adds a job of all chunks that rows [first, end) lie in. */
-static void add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
-                     uint64_t first, uint64_t end) {
+static void add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head, uint64_t first,
+                      uint64_t end) {
     struct kv_fetch *request = add(fetch, sequence, index, kv_head);
     request->chunk_first = first / KV_CHUNK_TOKENS;
     request->chunk_count = (size_t)(kv_chunks_of(end) - request->chunk_first);
@@ -89,8 +87,7 @@ enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct 
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
-            entries +=
-                min_size(choice->chosen[i].lists[head].count, kv_chunks_of(choice->chosen[i].position + 1));
+            entries += min_size(choice->chosen[i].lists[head].count, kv_chunks_of(choice->chosen[i].position + 1));
     if (entries > fetch->chunks_capacity)
         return error_set(error, STATUS_MEMORY, "fetch: lists of %zu chunks, there is memory for %zu", entries,
                          fetch->chunks_capacity);
@@ -99,8 +96,7 @@ enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct 
             struct kv_sequence *sequence = sequences[choice->chosen_items[i]];
             struct kv_fetch *request = add(fetch, sequence, i, head);
             const struct row_list *list = &choice->chosen[i].lists[head];
-            const struct list_buffer *buffer =
-                list_buffers_of(lists, sequence, fetch->layer_index, head, list);
+            const struct list_buffer *buffer = list_buffers_of(lists, sequence, fetch->layer_index, head, list);
             request->quantized = true;
             request->stays = stays;
             size_t count = list->count;
@@ -122,8 +118,7 @@ static void begin(struct fetch *fetch, size_t chunks_max, bool beside, bool ahea
         fetch->jobs[i].request.beside = beside;
         fetch->jobs[i].request.ahead = ahead || i > fetch->done;
     }
-    while (fetch->begun < fetch->count && read < chunks_max &&
-           kv_fetch_begin(&fetch->jobs[fetch->begun].request)) {
+    while (fetch->begun < fetch->count && read < chunks_max && kv_fetch_begin(&fetch->jobs[fetch->begun].request)) {
         read += fetch->jobs[fetch->begun].request.missed;
         if (fetch->begun++ == flush) { /* the disk begins at once, and is told of twice as much each time */
             kv_fetch_flush(&fetch->jobs[flush].request);
@@ -140,8 +135,7 @@ void fetch_begin_ahead(struct fetch *fetch, size_t chunks_max) { begin(fetch, ch
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max) {
     size_t arrived = 0;
     for (size_t i = 0; i < fetch->begun; i++)
-        if (i < fetch->done || kv_fetch_is_ready(&fetch->jobs[i].request))
-            arrived += fetch->jobs[i].request.missed;
+        if (i < fetch->done || kv_fetch_is_ready(&fetch->jobs[i].request)) arrived += fetch->jobs[i].request.missed;
     begin(fetch, arrived + chunks_max, true, true);
 }
 
@@ -193,8 +187,7 @@ void fetch_yield(struct fetch *fetch) {
 }
 
 void fetch_release(struct fetch *fetch, size_t end, struct ticket ticket) {
-    for (; fetch->done < end; fetch->done++)
-        kv_fetch_release_after(&fetch->jobs[fetch->done].request, ticket);
+    for (; fetch->done < end; fetch->done++) kv_fetch_release_after(&fetch->jobs[fetch->done].request, ticket);
 }
 
 static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {
@@ -209,12 +202,11 @@ void fetch_add_everything(struct fetch *fetch, const struct attention_layer *lay
         for (size_t head = 0; head < operation->kv_head_count; head++) {
             const struct attend_item *item = &operation->items[i];
             add_range(fetch, layer->sequences[i], i, head, first_row(operation, item),
-                            item->position_first + item->row_count);
+                      item->position_first + item->row_count);
         }
 }
 
-void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks,
-                      size_t count) {
+void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks, size_t count) {
     ASSERT(layer->operation.item_count == 1);
     fetch->layer_index = layer->index;
     for (size_t head = 0; head < layer->operation.kv_head_count; head++) {

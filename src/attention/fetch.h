@@ -32,8 +32,7 @@ struct fetch_options {
     size_t chunks; /* the most chunks that their lists lie in; all chunks of a head need no list */
 };
 uint64_t fetch_bytes(const struct fetch_options *options);
-enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error)
-    STATUS_CHECKED;
+enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error) STATUS_CHECKED;
 void fetch_deinit(struct fetch *fetch); /* zeroed is allowed */
 
 /* Releases what is not done, and forgets it all. */
@@ -57,8 +56,7 @@ bool fetch_have_arrived(struct fetch *fetch, size_t end);
 /* Chunks of the jobs before `end` that memory did not hold. */
 uint64_t fetch_missed(const struct fetch *fetch, size_t end);
 /* Waits for the oldest job.  Jobs [fetch->done, *end) are those of its index that are in memory. */
-enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error)
-    STATUS_CHECKED;
+enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error) STATUS_CHECKED;
 /* Gives back the slots of begun jobs behind the oldest; they are begun again later. */
 void fetch_yield(struct fetch *fetch);
 /* Ends the jobs before `end`, now or when the ticket is done (kv_fetch_release_after). */
@@ -67,5 +65,4 @@ void fetch_release(struct fetch *fetch, size_t end, struct ticket ticket);
 /* Plans every chunk that the layer's items see, head by head. */
 void fetch_add_everything(struct fetch *fetch, const struct attention_layer *layer);
 /* The same chunks of every head of the layer's one item, borrowed. */
-void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks,
-                      size_t count);
+void fetch_add_chunks(struct fetch *fetch, const struct attention_layer *layer, const uint32_t *chunks, size_t count);

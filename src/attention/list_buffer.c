@@ -29,16 +29,16 @@ struct buffered_sequence {
 struct list_buffers {
     struct device *device; /* borrowed */
     struct list_buffer_shape shape;
-    size_t heads_max, chunk_count; /* of a sequence; of a buffer */
+    size_t heads_max, chunk_count;       /* of a sequence; of a buffer */
     struct buffered_sequence *sequences; /* owned, and the next four behind it; [sequence_capacity] */
     uint32_t *missing;                   /* [list_rows]: of the last question, or new places */
     bool *is_taken;                      /* [list_rows]: places that stay */
     struct list_buffer *list;            /* [sequence_capacity][heads_max] */
     uint32_t *rows;                      /* [sequence_capacity][heads_max][list_rows] */
     struct buffer places;                /* owned MEMORY_SHARED; the same */
-    struct slab memory;      /* MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
-    struct kv_pools pools;   /* POOL_ROWS is memory */
-    struct page_table shown; /* of the last view; [kv_head_count][chunk_count] */
+    struct slab memory;                  /* MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
+    struct kv_pools pools;               /* POOL_ROWS is memory */
+    struct page_table shown;             /* of the last view; [kv_head_count][chunk_count] */
     uint64_t clock;
     struct list_buffer_counts counts;
 };
@@ -48,9 +48,7 @@ struct list_buffers {
 static size_t lane_of(const struct list_buffer_shape *shape, size_t layer, size_t kv_head) {
     return kv_layer_lane(shape->groups, shape->kv_head_count, layer, kv_head);
 }
-static size_t lane_count(const struct list_buffer_shape *shape) {
-    return lane_of(shape, shape->layer_count, 0);
-}
+static size_t lane_count(const struct list_buffer_shape *shape) { return lane_of(shape, shape->layer_count, 0); }
 
 static size_t chunks_of(uint64_t list_rows) { return (size_t)kv_chunks_of(list_rows); }
 
@@ -106,8 +104,8 @@ static enum status allocate(struct list_buffers *b, struct error *error) {
     place_heads(b, &layout, count);
     TRY(slab_init(&b->memory, b->device, MEMORY_SHARED, b->shape.chunk_bytes, count * b->chunk_count, error));
     TRY(page_table_init(&b->shown, b->device, b->shape.kv_head_count, b->chunk_count, error));
-    return b->device->operations->allocate(
-        b->device, MEMORY_SHARED, count * (size_t)b->shape.list_rows * sizeof(uint32_t), &b->places, error);
+    return b->device->operations->allocate(b->device, MEMORY_SHARED,
+                                           count * (size_t)b->shape.list_rows * sizeof(uint32_t), &b->places, error);
 }
 
 enum status list_buffers_create(struct list_buffers **result, struct device *device,
@@ -116,10 +114,8 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
     if (heads_of(shape) == 0) return STATUS_OK;
     struct list_buffers *b = calloc(1, sizeof *b);
     if (b == NULL) return error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
-    *b = (struct list_buffers){.device = device,
-                               .shape = *shape,
-                               .heads_max = heads_of(shape),
-                               .chunk_count = chunks_of(shape->list_rows)};
+    *b = (struct list_buffers){
+        .device = device, .shape = *shape, .heads_max = heads_of(shape), .chunk_count = chunks_of(shape->list_rows)};
     const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
     const enum status status = allocate(b, error);
     if (status != STATUS_OK) {
@@ -171,8 +167,8 @@ static size_t sequence_index(struct list_buffers *b, const struct kv_sequence *s
     return index;
 }
 
-struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequence *sequence,
-                                    size_t layer_index, size_t kv_head, const struct row_list *list) {
+struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequence *sequence, size_t layer_index,
+                                    size_t kv_head, const struct row_list *list) {
     if (b == NULL || list->count > b->shape.list_rows || layer_index < b->shape.layer_first) return NULL;
     const size_t lane = lane_of(&b->shape, layer_index, kv_head);
     if (b->shape.stays != NULL &&
@@ -205,18 +201,14 @@ static void copy_half(const uint8_t *source, size_t from, uint8_t *target, size_
                       size_t scales_offset, size_t scale_bytes) {
     memcpy(target + to * row_bytes, source + from * row_bytes, row_bytes);
     if (scale_bytes > 0)
-        memcpy(target + scales_offset + to * scale_bytes, source + scales_offset + from * scale_bytes,
-               scale_bytes);
+        memcpy(target + scales_offset + to * scale_bytes, source + scales_offset + from * scale_bytes, scale_bytes);
 }
 
-static void copy_row(const struct kv_layout *layout, const void *source, size_t from, void *target,
-                     size_t to) {
+static void copy_row(const struct kv_layout *layout, const void *source, size_t from, void *target, size_t to) {
     const uint8_t *block = kv_block(layout, source, from);
     uint8_t *own = (uint8_t *)target + to / KV_BLOCK_TOKENS * layout->block_bytes;
-    const size_t k_scales =
-        layout->k_type == KV_Q8 ? layout->k_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
-    const size_t v_scales =
-        layout->v_type == KV_Q8 ? layout->v_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
+    const size_t k_scales = layout->k_type == KV_Q8 ? layout->k_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
+    const size_t v_scales = layout->v_type == KV_Q8 ? layout->v_dimension / KV_SCALE_GROUP * sizeof(uint16_t) : 0;
     from %= KV_BLOCK_TOKENS;
     to %= KV_BLOCK_TOKENS;
     copy_half(block, from, own, to, layout->k_row_bytes, layout->k_scales_offset, k_scales);
@@ -225,8 +217,7 @@ static void copy_row(const struct kv_layout *layout, const void *source, size_t 
 }
 
 /* Rows that stay keep their places; returns how many do.  The others' places are open. */
-static size_t keep_places(struct list_buffers *b, const struct list_buffer *buffer,
-                          const struct row_list *list) {
+static size_t keep_places(struct list_buffers *b, const struct list_buffer *buffer, const struct row_list *list) {
     const uint32_t *rows = row_list_host(list), *places = span_host(buffer->places);
     size_t kept = 0, i = 0;
     memset(b->is_taken, 0, (size_t)b->shape.list_rows * sizeof *b->is_taken);
@@ -253,8 +244,7 @@ void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const 
         const struct span chunk = kv_pools_chunk(view->pools, places[rows[j] / KV_CHUNK_TOKENS]);
         ASSERT(span_exists(chunk));
         copy_row(view->layout, span_host(chunk), rows[j] % KV_CHUNK_TOKENS,
-                 span_host(slab_slot(&b->memory, buffer->slot_first + open / KV_CHUNK_TOKENS)),
-                 open % KV_CHUNK_TOKENS);
+                 span_host(slab_slot(&b->memory, buffer->slot_first + open / KV_CHUNK_TOKENS)), open % KV_CHUNK_TOKENS);
         b->missing[j] = open++;
     }
     memcpy(buffer->rows, rows, list->count * sizeof *buffer->rows);
@@ -268,28 +258,23 @@ struct row_list list_buffer_rows(const struct list_buffer *buffer) {
     return (struct row_list){.rows = buffer->places, .count = buffer->count};
 }
 
-struct kv_view list_buffers_view(struct list_buffers *b, struct stream *stream,
-                                 const struct kv_layout *layout, const struct list_buffer *const *shown,
-                                 size_t count) {
+struct kv_view list_buffers_view(struct list_buffers *b, struct stream *stream, const struct kv_layout *layout,
+                                 const struct list_buffer *const *shown, size_t count) {
     ASSERT(count <= b->shape.kv_head_count);
     for (size_t head = 0; head < count; head++)
         for (size_t i = 0; i < b->chunk_count; i++)
             page_table_set(&b->shown, head, i, place_make(POOL_ROWS, shown[head]->slot_first + i));
     page_table_update(&b->shown, stream, 0, count);
-    return (struct kv_view){.layout = layout,
-                            .pools = &b->pools,
-                            .chunks = page_table_lane(&b->shown, 0),
-                            .chunk_stride = b->chunk_count};
+    return (struct kv_view){
+        .layout = layout, .pools = &b->pools, .chunks = page_table_lane(&b->shown, 0), .chunk_stride = b->chunk_count};
 }
 
 static const struct counter counter_rows[] = {
     COUNTER_ROW(LEVEL, ITEMS, struct list_buffer_counts, heads, "heads", "KV heads that may have a buffer."),
     COUNTER_ROW(TOTAL, ITEMS, struct list_buffer_counts, kept, "rows_kept", "Rows of lists that were there."),
-    COUNTER_ROW(TOTAL, ITEMS, struct list_buffer_counts, copied, "rows_copied",
-                "Rows that were copied there."),
+    COUNTER_ROW(TOTAL, ITEMS, struct list_buffer_counts, copied, "rows_copied", "Rows that were copied there."),
 };
-const struct counter_table list_buffer_counters =
-    COUNTER_TABLE("kv_list_", struct list_buffer_counts, counter_rows);
+const struct counter_table list_buffer_counters = COUNTER_TABLE("kv_list_", struct list_buffer_counts, counter_rows);
 
 struct list_buffer_counts list_buffers_counts(const struct list_buffers *b) {
     return b != NULL ? b->counts : (struct list_buffer_counts){0};

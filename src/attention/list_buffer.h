@@ -27,10 +27,10 @@ struct list_buffer;
 struct list_buffer_shape {
     size_t layer_count, kv_head_count, sequence_capacity; /* kv_head_count: the most of any layer */
     const struct kv_groups *groups;                       /* borrowed; NULL: all layers are alike */
-    size_t layer_first; /* heads of layers before it have none: their chunks stay */
-    uint64_t list_rows; /* of a KV head's list, at most */
-    size_t chunk_bytes; /* the most of any layer */
-    uint64_t bytes;     /* of all buffers, at most */
+    size_t layer_first;                                   /* heads of layers before it have none: their chunks stay */
+    uint64_t list_rows;                                   /* of a KV head's list, at most */
+    size_t chunk_bytes;                                   /* the most of any layer */
+    uint64_t bytes;                                       /* of all buffers, at most */
     /* [lane], borrowed, of KV: those that attend to it have none either, in any layer; NULL: all may */
     const bool *stays;
 };
@@ -55,9 +55,8 @@ void list_buffer_fill(struct list_buffers *buffers, struct list_buffer *buffer, 
 /* The rows of the list that it holds, in its order, as they lie in the buffer. */
 struct row_list list_buffer_rows(const struct list_buffer *buffer);
 /* Some buffers of a layer, each as a KV head, for operations that follow on the stream, until the next such view. */
-struct kv_view list_buffers_view(struct list_buffers *buffers, struct stream *stream,
-                                 const struct kv_layout *layout, const struct list_buffer *const *shown,
-                                 size_t count);
+struct kv_view list_buffers_view(struct list_buffers *buffers, struct stream *stream, const struct kv_layout *layout,
+                                 const struct list_buffer *const *shown, size_t count);
 
 struct list_buffer_counts {
     uint64_t heads;        /* that may have a buffer */

@@ -5,9 +5,8 @@
 #include "attention/reuse.h"
 #include "base/assert.h"
 
-enum status prefetch_init(struct prefetch *prefetch, struct device *device,
-                          const struct attention_options *options, const struct fetch_options *lists,
-                          struct error *error) {
+enum status prefetch_init(struct prefetch *prefetch, struct device *device, const struct attention_options *options,
+                          const struct fetch_options *lists, struct error *error) {
     *prefetch = (struct prefetch){.device = device,
                                   .trace = options->trace,
                                   .layer_count = options->layer_count,
@@ -49,8 +48,7 @@ static void set_end(struct fetch_job *job, uint64_t chunk_end) {
 /* The next one that attends: layers that keep a state in between give the disk more time. */
 static size_t next_layer(const struct prefetch *prefetch, size_t layer) {
     do layer++;
-    while (layer < prefetch->layer_count &&
-           kv_layer_heads(prefetch->groups, prefetch->kv_head_count, layer) == 0);
+    while (layer < prefetch->layer_count && kv_layer_heads(prefetch->groups, prefetch->kv_head_count, layer) == 0);
     return layer;
 }
 
@@ -101,8 +99,7 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
 
 /* ---- what is expected ---- */
 
-bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
-                      const struct attention_layer *layer) {
+bool prefetch_expects(struct prefetch *prefetch, const struct select *select, const struct attention_layer *layer) {
     const size_t next = layer->index + 1;
     if (prefetch->choice.row_capacity == 0 || layer->math.queries == NULL || next >= prefetch->layer_count ||
         kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next) == 0)
@@ -141,10 +138,8 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
                             const struct attention_layer *layer, struct error *error) {
     const struct device_operations *operations = prefetch->device->operations;
     struct attend_operation operation;
-    const struct choice_query query = {.layer_index = layer->index + 1,
-                                       .operation = &operation,
-                                       .rules = layer->rules,
-                                       .sequences = layer->sequences};
+    const struct choice_query query = {
+        .layer_index = layer->index + 1, .operation = &operation, .rules = layer->rules, .sequences = layer->sequences};
     if (!layer->math.queries(layer->math.context, query.layer_index, &operation))
         return operations->stream_synchronize(stream, error);
     uint64_t began = trace_clock(prefetch->trace);
@@ -165,8 +160,7 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     if (prefetch->choice.everything || !prefetch->reads) return STATUS_OK;
     prefetch->next.layer_index = query.layer_index;
     prefetch->is_certain = false;
-    TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, prefetch->lists, false,
-                         error));
+    TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, prefetch->lists, false, error));
     leave_out_growing(prefetch);
     return STATUS_OK;
 }
@@ -180,8 +174,7 @@ void prefetch_begin_expected(struct prefetch *prefetch) {
 }
 
 void prefetch_hold(struct prefetch *prefetch, size_t layer_index) {
-    if (prefetch->next.count == 0 || prefetch->is_certain || prefetch->next.layer_index != layer_index)
-        return;
+    if (prefetch->next.count == 0 || prefetch->is_certain || prefetch->next.layer_index != layer_index) return;
     struct fetch expected = prefetch->next;
     fetch_drop(&prefetch->held);
     prefetch->next = prefetch->held;

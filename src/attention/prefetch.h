@@ -35,9 +35,8 @@ struct prefetch {
     struct prefetch_gate *gates; /* owned; [layer_count], by the layer that is prefetched */
 };
 
-enum status prefetch_init(struct prefetch *prefetch, struct device *device,
-                          const struct attention_options *options, const struct fetch_options *lists,
-                          struct error *error) STATUS_CHECKED;
+enum status prefetch_init(struct prefetch *prefetch, struct device *device, const struct attention_options *options,
+                          const struct fetch_options *lists, struct error *error) STATUS_CHECKED;
 void prefetch_deinit(struct prefetch *prefetch);
 void prefetch_drop(struct prefetch *prefetch); /* all that is read ahead */
 /* The same, and what was chosen for the next layer: the step is over, or its items are others. */
@@ -50,8 +49,7 @@ void prefetch_begin_certain(struct prefetch *prefetch);
 bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const struct attention_layer *layer);
 
 /* Whether to expect something for the layer after this one, or to decide it. */
-bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
-                      const struct attention_layer *layer);
+bool prefetch_expects(struct prefetch *prefetch, const struct select *select, const struct attention_layer *layer);
 bool prefetch_has_decided(const struct prefetch *prefetch, size_t layer_index);
 /* What has been decided for a layer becomes *choice, with what was counted for it; what *choice was is not needed any
  * more.  False: nothing has been. */

@@ -13,14 +13,11 @@ enum {
 static const float USED_MIN = 0.2f;
 static const float CHUNKS_LATE = 0.75f, CHUNKS_IN_TIME = 1.1f;
 
-void prefetch_gate_init(struct prefetch_gate *gate) {
-    *gate = (struct prefetch_gate){.chunks_max = CHUNKS_FIRST};
-}
+void prefetch_gate_init(struct prefetch_gate *gate) { *gate = (struct prefetch_gate){.chunks_max = CHUNKS_FIRST}; }
 
 bool prefetch_gate_opens(struct prefetch_gate *gate) {
     if (gate->tries < TRIES_FIRST) return true;
-    if (gate->used > 0.5f && gate->used >= USED_MIN * gate->read && gate->chunks_max > CHUNKS_MIN)
-        return true;
+    if (gate->used > 0.5f && gate->used >= USED_MIN * gate->read && gate->chunks_max > CHUNKS_MIN) return true;
     if (gate->pause > 0) {
         gate->pause--;
         return false;

@@ -10,8 +10,7 @@
 enum {
     TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
     BESIDE_HEADS = 2,
-    LOOK_PARTS =
-        6, /* two looks are near if they are no further apart than a sixth of what is measured by them */
+    LOOK_PARTS = 6,    /* two looks are near if they are no further apart than a sixth of what is measured by them */
     WAITED_NS = 20000, /* a call that takes less has not waited */
 };
 static const double WAIT_MIN = 0.05; /* of a step's time; a shorter wait may not have been for the link */
@@ -21,10 +20,9 @@ struct rebuild_run {
     size_t layer_index;
     struct inputs *inputs; /* its sequence's */
     uint64_t chunk_first, chunk_count, chunk_end;
-    size_t
-        range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
-    size_t ring_chunks; /* whole ranges, that are in the workspace at once */
-    bool stays;       /* none is in the workspace: they are computed to where the tier would read them */
+    size_t range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
+    size_t ring_chunks;  /* whole ranges, that are in the workspace at once */
+    bool stays;          /* none is in the workspace: they are computed to where the tier would read them */
 };
 
 /* The reads that were begun with a run. */
@@ -62,8 +60,8 @@ struct layer_run {
     struct stream *stream;       /* borrowed */
     struct attend_ranges ranges; /* as they are handed out */
     struct rebuild_run run;
-    struct kv_sequence *computing; /* whose run stays, until it is ended; NULL: none is under way */
-    uint64_t computed_chunks;      /* of it */
+    struct kv_sequence *computing;                /* whose run stays, until it is ended; NULL: none is under way */
+    uint64_t computed_chunks;                     /* of it */
     uint64_t run_ns, wait_ns, attend_ns, read_ns; /* all of it; for inputs, for attention, for the others */
 };
 
@@ -107,8 +105,8 @@ static size_t partials_bytes(const struct device *device, const struct attention
 uint64_t rebuild_bytes(const struct attention_options *options) {
     const uint64_t chunks = kv_chunks_of(options->context_size);
     if (options->rebuild.chunks == 0) return 0;
-    return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) +
-           partials_bytes(NULL, options) + page_table_bytes(options->kv_head_count, options->rebuild.chunks) +
+    return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) + partials_bytes(NULL, options) +
+           page_table_bytes(options->kv_head_count, options->rebuild.chunks) +
            page_table_bytes(options->kv_head_count, chunks) + chunks * sizeof(uint32_t);
 }
 
@@ -117,8 +115,7 @@ static uint32_t own_place(const struct rebuild *rebuild, size_t head, size_t ind
     return place_make(POOL_OTHER, head * rebuild->chunk_capacity + index);
 }
 
-static enum status init(struct rebuild *rebuild, const struct attention_options *options,
-                        struct error *error) {
+static enum status init(struct rebuild *rebuild, const struct attention_options *options, struct error *error) {
     const struct device_operations *operations = rebuild->device->operations;
     const size_t heads = rebuild->kv_head_count;
     struct device *device = rebuild->device;
@@ -128,8 +125,7 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     TRY(page_table_init(&rebuild->memory.table, rebuild->device, heads, rebuild->view_chunks, error));
     TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->memory.rows, error));
     TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->memory.tile, error));
-    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(device, options),
-                             &rebuild->memory.partials, error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(device, options), &rebuild->memory.partials, error));
     rebuild->memory.others = calloc(rebuild->view_chunks, sizeof *rebuild->memory.others);
     if (rebuild->memory.others == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t head = 0; head < heads; head++)
@@ -138,8 +134,8 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     return STATUS_OK;
 }
 
-enum status rebuild_create(struct rebuild **result, struct device *device,
-                           const struct attention_options *options, struct error *error) {
+enum status rebuild_create(struct rebuild **result, struct device *device, const struct attention_options *options,
+                           struct error *error) {
     struct rebuild *rebuild = calloc(1, sizeof *rebuild);
     *result = rebuild;
     if (rebuild == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
@@ -184,9 +180,8 @@ static const struct kv_layout *layout_of(const struct rebuild *rebuild, size_t l
 /* Of a KV head on: what is kept of its query heads. */
 static struct span partials_of(const struct rebuild *rebuild, size_t layer, size_t head_first) {
     const size_t group = rebuild->head_count / heads_of(rebuild, layer);
-    return span_floats(
-        span_of(&rebuild->memory.partials, 0),
-        partials_floats(rebuild->device, head_first * group, layout_of(rebuild, layer)->v_dimension));
+    return span_floats(span_of(&rebuild->memory.partials, 0),
+                       partials_floats(rebuild->device, head_first * group, layout_of(rebuild, layer)->v_dimension));
 }
 
 /* Whose KV has room while others are computed. */
@@ -206,8 +201,8 @@ static bool is_missing(const struct rebuild *rebuild, const struct kv_sequence *
 }
 
 /* The first run of chunks that are missing, *first and the return value, and how many are missing in all. */
-static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence *sequence, size_t layer,
-                         uint64_t full, uint64_t *first, uint64_t *missing) {
+static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence *sequence, size_t layer, uint64_t full,
+                         uint64_t *first, uint64_t *missing) {
     uint64_t run = 0;
     bool is_over = false;
     *first = *missing = 0;
@@ -229,8 +224,7 @@ static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence
 static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *plan, uint64_t run,
                            const struct attend_item *item) {
     const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs),
-                   range =
-                       device_range_form(rebuild->device).rows(item->position_first + 1) / KV_CHUNK_TOKENS;
+                   range = device_range_form(rebuild->device).rows(item->position_first + 1) / KV_CHUNK_TOKENS;
     uint64_t most = kept > first ? kept - first : 0;
     most = most < run ? most : run;
     if (plan->stays) return min_size(most, inputs_read_max(plan->inputs));
@@ -257,25 +251,22 @@ static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_ru
                                       .tokens_max = most * KV_CHUNK_TOKENS,
                                       .tile_tokens = tile * KV_CHUNK_TOKENS,
                                       .input_bytes = plan->layer_index > 0 ? input_bytes : 0,
-                                      .kv_bytes =
-                                          (double)(heads_of(rebuild, plan->layer_index) *
-                                                   layout_of(rebuild, plan->layer_index)->chunk_bytes) /
-                                          KV_CHUNK_TOKENS,
+                                      .kv_bytes = (double)(heads_of(rebuild, plan->layer_index) *
+                                                           layout_of(rebuild, plan->layer_index)->chunk_bytes) /
+                                                  KV_CHUNK_TOKENS,
                                       .schedule = SPLIT_OVERLAPPED,
                                       .first_tokens = REBUILD_ROWS_MAX,
                                       .held_tokens = held_tokens(rebuild, plan->layer_index)};
     rebuild->statistics.input_bytes = input_bytes;
     rebuild->statistics.kv_bytes = question.kv_bytes;
     if (rebuild->forced_chunks == REBUILD_NOTHING) return 0;
-    if (rebuild->forced_chunks > 0)
-        return most < rebuild->forced_chunks ? most : rebuild->forced_chunks / tile * tile;
+    if (rebuild->forced_chunks > 0) return most < rebuild->forced_chunks ? most : rebuild->forced_chunks / tile * tile;
     if (question.input_bytes >= question.kv_bytes) return 0; /* whatever the rates are */
     return rebuild_rates_choose(&rebuild->rates, &question, kind) / KV_CHUNK_TOKENS;
 }
 
 /* Which chunks of the layer, into *plan; how many its heads lack in RAM, or 0 where nothing can be computed again. */
-static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *layer,
-                       struct rebuild_run *plan) {
+static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *layer, struct rebuild_run *plan) {
     const struct attend_operation *operation = &layer->operation;
     *plan = (struct rebuild_run){.layer_index = layer->index};
     if (operation->item_count != 1 || operation->window != 0 || layer->math.rebuild == NULL) return 0;
@@ -353,17 +344,15 @@ static void read_beside(const struct rebuild *rebuild, struct fetch *others) {
  * disk does not serve one request after the other. */
 static bool others_can_wait(const struct rebuild *rebuild) {
     const struct rebuild_run *run = &rebuild->layer.run;
-    return run->layer_index > 0 && run->chunk_count > TILE_CHUNKS &&
-           inputs_has_begun(run->inputs, TILE_CHUNKS);
+    return run->layer_index > 0 && run->chunk_count > TILE_CHUNKS && inputs_has_begun(run->inputs, TILE_CHUNKS);
 }
 
 static void begin_others(struct rebuild *rebuild, struct fetch *others) {
     struct first_reads *reads = &rebuild->first_reads;
     read_beside(rebuild, others);
-    reads->bytes = (double)(fetch_missed(others, others->begun) *
-                            layout_of(rebuild, rebuild->layer.run.layer_index)->chunk_bytes);
-    if (rebuild->layer.run.layer_index > 0)
-        reads->bytes += (double)inputs_begun_bytes(rebuild->layer.run.inputs);
+    reads->bytes =
+        (double)(fetch_missed(others, others->begun) * layout_of(rebuild, rebuild->layer.run.layer_index)->chunk_bytes);
+    if (rebuild->layer.run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->layer.run.inputs);
     reads->jobs = others->begun;
 }
 
@@ -372,8 +361,8 @@ enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct 
     const uint64_t now = clock_ns();
     *reads = (struct first_reads){.begin_ns = now, .missing_ns = now};
     if (rebuild->layer.run.layer_index > 0)
-        TRY(inputs_read_begin(rebuild->layer.run.inputs, rebuild->layer.run.layer_index,
-                              rebuild->layer.run.chunk_first, (size_t)rebuild->layer.run.chunk_count, error));
+        TRY(inputs_read_begin(rebuild->layer.run.inputs, rebuild->layer.run.layer_index, rebuild->layer.run.chunk_first,
+                              (size_t)rebuild->layer.run.chunk_count, error));
     if (!others_can_wait(rebuild)) begin_others(rebuild, others);
     return STATUS_OK;
 }
@@ -398,8 +387,8 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
     float *rows = rebuild->memory.rows.host;
     for (size_t i = 0; i < count; i++)
         TRY(inputs_read_rows(rebuild->layer.run.inputs, first + i, rows + i * chunk, error));
-    rebuild->device->operations->copy(stream, span_of(&rebuild->memory.tile, 0),
-                                      span_of(&rebuild->memory.rows, 0), count * chunk * sizeof(float));
+    rebuild->device->operations->copy(stream, span_of(&rebuild->memory.tile, 0), span_of(&rebuild->memory.rows, 0),
+                                      count * chunk * sizeof(float));
     return STATUS_OK;
 }
 
@@ -425,8 +414,8 @@ struct kv_view rebuild_view_of(struct kv_pools *pools, const struct slab *chunks
                             .chunk_stride = table->chunk_capacity};
 }
 
-void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows,
-                    size_t kv_head_count, const struct attend_item *item) {
+void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows, size_t kv_head_count,
+                    const struct attend_item *item) {
     device->operations->append(stream, &(struct append_operation){.k = rows->k,
                                                                   .v = rows->v,
                                                                   .k_stride = rows->k_stride,
@@ -438,9 +427,8 @@ void rebuild_append(struct device *device, struct stream *stream, const struct r
 }
 
 /* Chunks [first, first + count) of the run. */
-static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
-                                const struct attention_layer *layer, size_t first, size_t count,
-                                struct error *error) {
+static enum status compute_tile(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
+                                size_t first, size_t count, struct error *error) {
     const uint64_t position = (rebuild->layer.run.chunk_first + first) * KV_CHUNK_TOKENS;
     struct rebuild_rows rows = {
         .layer_index = layer->index, .position_first = position, .row_count = count * KV_CHUNK_TOKENS};
@@ -449,17 +437,15 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
     else
         rows.inputs = span_of(&rebuild->memory.tile, 0);
     layer->math.rebuild(layer->math.context, &rows);
-    struct attend_item item = {
-        .view = own_view(rebuild, stream, &rebuild->memory.own, &layer->operation.items[0].view),
-        .row_count = rows.row_count};
+    struct attend_item item = {.view = own_view(rebuild, stream, &rebuild->memory.own, &layer->operation.items[0].view),
+                               .row_count = rows.row_count};
     item.view = kv_view_chunks(&item.view, place_of(&rebuild->layer.run, first));
     if (rebuild->layer.run.stays) {
         item.view = kv_sequence_view(rebuild->layer.computing, stream, layer->index);
         item.view = kv_view_chunks(&item.view, rebuild->layer.run.chunk_first + first);
     }
     rebuild_append(rebuild->device, stream, &rows, layer->operation.kv_head_count, &item);
-    return rebuild->device->operations->stream_synchronize(stream,
-                                                           error); /* the tile's memory is used again */
+    return rebuild->device->operations->stream_synchronize(stream, error); /* the tile's memory is used again */
 }
 
 /* All heads attend to the ranges that end before chunk `end` of the run, and the workspace is free. */
@@ -517,9 +503,8 @@ static enum status look_and_read(struct rebuild *rebuild, struct fetch *others, 
 }
 
 /* Chunks [first, first + count) of the run, from their inputs on. */
-static enum status rebuild_tile(struct rebuild *rebuild, struct stream *stream,
-                                const struct attention_layer *layer, struct fetch *others, size_t first,
-                                size_t count, struct error *error) {
+static enum status rebuild_tile(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
+                                struct fetch *others, size_t first, size_t count, struct error *error) {
     const uint64_t began = clock_ns(), not_computing = rebuild->layer.wait_ns + rebuild->layer.read_ns;
     if (layer->index > 0) TRY(wait_tile(rebuild, first, count, error));
     TRY(look_and_read(rebuild, others, error));
@@ -574,8 +559,7 @@ struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, cons
         for (uint64_t chunk = 0; chunk < run->chunk_end; chunk++) {
             const bool is_own = chunk >= run->chunk_first && chunk < run->chunk_first + run->chunk_count;
             page_table_set(&rebuild->memory.table, i, chunk,
-                           is_own ? own_place(rebuild, head, place_of(run, chunk - run->chunk_first))
-                                  : others[chunk]);
+                           is_own ? own_place(rebuild, head, place_of(run, chunk - run->chunk_first)) : others[chunk]);
         }
     }
     return own_view(rebuild, stream, &rebuild->memory.table, view);
@@ -584,16 +568,13 @@ struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, cons
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {
     const struct rebuild_run *run = &rebuild->layer.run;
     if (run->range_chunks == 0) return NULL;
-    rebuild->layer.ranges =
-        (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
-                               .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
-                               .partials = partials_of(rebuild, run->layer_index, head_first)};
+    rebuild->layer.ranges = (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
+                                                   .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
+                                                   .partials = partials_of(rebuild, run->layer_index, head_first)};
     return &rebuild->layer.ranges;
 }
 
-static double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
-    return 1e-9 * (double)(end_ns - begin_ns);
-}
+static double seconds_between(uint64_t begin_ns, uint64_t end_ns) { return 1e-9 * (double)(end_ns - begin_ns); }
 
 /* Where weights come over the link as well, it did not move these bytes alone: it is at least as fast, and what it was
  * measured to be before the first step stays. */
@@ -609,8 +590,7 @@ static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer
     if (reads->arrived_ns > 0)
         add_link(rebuild, reads->bytes, seconds_between(reads->begin_ns, reads->arrived_ns), reads->is_bound);
     else
-        add_link(rebuild,
-                 (double)(layer->kv_bytes + chunks * inputs_chunk_bytes(inputs_get_shape(run->inputs))),
+        add_link(rebuild, (double)(layer->kv_bytes + chunks * inputs_chunk_bytes(inputs_get_shape(run->inputs))),
                  seconds_between(reads->begin_ns, layer->read_end_ns), true);
 }
 
@@ -619,8 +599,8 @@ static void note_besides(struct rebuild *rebuild, const struct rebuild_layer *la
     const struct rebuild_step *step = &rebuild->step;
     if (step->last_end_ns == 0 || layer->index != step->last_layer + 1) return;
     rebuild_rates_add_besides(&rebuild->rates, kind_of(layer->row_count),
-                              seconds_between(step->last_end_ns, layer->end_ns) -
-                                  1e-9 * (double)layer->wait_ns - rebuilding);
+                              seconds_between(step->last_end_ns, layer->end_ns) - 1e-9 * (double)layer->wait_ns -
+                                  rebuilding);
 }
 
 void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
@@ -647,8 +627,7 @@ void rebuild_end_step(struct rebuild *rebuild) {
     const double seconds = seconds_between(step->begin_ns, step->last_end_ns);
     end_computing(rebuild); /* of a layer that failed */
     if (step->last_end_ns > 0 && !step->is_rebuilt)
-        add_link(rebuild, (double)step->kv_bytes, seconds,
-                 1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);
+        add_link(rebuild, (double)step->kv_bytes, seconds, 1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);
     rebuild->step = (struct rebuild_step){0};
     rebuild_rates_end_step(&rebuild->rates);
 }
@@ -660,8 +639,7 @@ void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second) {
 
 void rebuild_force(struct rebuild *rebuild, size_t chunks) { rebuild->forced_chunks = chunks; }
 
-#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
-    COUNTER_ROW(KIND, UNIT, struct rebuild_statistics, MEMBER, NAME, HELP)
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) COUNTER_ROW(KIND, UNIT, struct rebuild_statistics, MEMBER, NAME, HELP)
 static const struct counter counter_rows[] = {
     ROW(TOTAL, ITEMS, layers, "layers", "Layers that lacked chunks in RAM whose inputs are kept."),
     ROW(TOTAL, ITEMS, missing_chunks, "missing_chunks", "Chunks of those layers, each of all heads."),
@@ -671,15 +649,13 @@ static const struct counter counter_rows[] = {
     ROW(LEVEL, BYTES, input_bytes, "input_bytes", "Of a token and layer."),
     ROW(LEVEL, BYTES, kv_bytes, "kv_bytes", "Of a token and layer."),
     ROW(LEVEL, PER_SECOND, bytes_per_second, "link_bytes_per_second", "At which KV is read."),
-    ROW(LEVEL, SECONDS, seconds_per_token, "seconds_per_token",
-        "To compute K and V of one token of one layer."),
+    ROW(LEVEL, SECONDS, seconds_per_token, "seconds_per_token", "To compute K and V of one token of one layer."),
     ROW(LEVEL, SECONDS, seconds_per_read, "seconds_per_read", "Of a token that is read beside."),
     ROW(LEVEL, SECONDS, seconds_besides, "seconds_besides", "Of the rest of a layer of a step."),
     ROW(LEVEL, ITEMS, held_tokens, "held_tokens", "Tokens whose KV memory has room for meanwhile."),
 };
 #undef ROW
-const struct counter_table rebuild_counters =
-    COUNTER_TABLE("rebuild_", struct rebuild_statistics, counter_rows);
+const struct counter_table rebuild_counters = COUNTER_TABLE("rebuild_", struct rebuild_statistics, counter_rows);
 
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     struct rebuild_statistics statistics = rebuild->statistics;

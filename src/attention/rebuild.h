@@ -33,8 +33,8 @@
 struct rebuild;
 
 uint64_t rebuild_bytes(const struct attention_options *options);
-enum status rebuild_create(struct rebuild **rebuild, struct device *device,
-                           const struct attention_options *options, struct error *error) STATUS_CHECKED;
+enum status rebuild_create(struct rebuild **rebuild, struct device *device, const struct attention_options *options,
+                           struct error *error) STATUS_CHECKED;
 void rebuild_destroy(struct rebuild *rebuild); /* NULL is allowed */
 
 /* Whether chunks of the layer (of its one item, whose view need not be up to date) are computed again. */
@@ -76,8 +76,8 @@ void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
  * rows that were computed again, stored where the item's view shows them. */
 struct kv_view rebuild_view_of(struct kv_pools *pools, const struct slab *chunks, const struct page_table *table,
                                const struct kv_view *others);
-void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows,
-                    size_t kv_head_count, const struct attend_item *item);
+void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows, size_t kv_head_count,
+                    const struct attend_item *item);
 
 /* For tests and benchmarks, as attention_force_rebuild. */
 void rebuild_force(struct rebuild *rebuild, size_t chunks);

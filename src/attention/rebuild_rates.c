@@ -11,8 +11,7 @@ void rebuild_rates_init(struct rebuild_rates *rates) {
 }
 
 void rebuild_rates_add_link(struct rebuild_rates *rates, double bytes, double seconds, bool is_bound) {
-    if (bytes > 0 && (is_bound || seconds < bytes * rate_seconds(&rates->link)))
-        rate_add(&rates->link, bytes, seconds);
+    if (bytes > 0 && (is_bound || seconds < bytes * rate_seconds(&rates->link))) rate_add(&rates->link, bytes, seconds);
 }
 
 void rebuild_rates_add_computing(struct rebuild_rates *rates, double tokens, double seconds) {
@@ -62,8 +61,7 @@ void rebuild_rates_end_step(struct rebuild_rates *rates) {
 
 /* ---- what follows ---- */
 
-uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question,
-                              enum rebuild_kind kind) {
+uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question, enum rebuild_kind kind) {
     const uint64_t tile = question->tile_tokens, most = question->tokens_max / tile * tile,
                    trial = REBUILD_TRIAL_TOKENS / tile * tile;
     const double link = rate_seconds(&rates->link), besides = rate_seconds(&rates->besides[kind]);
@@ -73,8 +71,7 @@ uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question
     if (link > 0 && question->seconds_per_token > 0) {
         question->bytes_per_second = 1 / link;
         const struct split split = split_choose(question);
-        const double beside =
-            besides > split.seconds_without ? besides : split.seconds_without; /* prefetched */
+        const double beside = besides > split.seconds_without ? besides : split.seconds_without; /* prefetched */
         if (split.tokens > 0 && split.seconds + besides < GAIN_MIN * beside) return split.tokens;
     }
     if (rates->trial_steps == 0 || rates->computing.amount > 0) return 0;

@@ -55,5 +55,4 @@ void rebuild_rates_end_step(struct rebuild_rates *rates);
 /* ---- what follows ---- */
 
 /* How many tokens of the question, whose rates are filled in, are to be computed again. */
-uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question,
-                              enum rebuild_kind kind);
+uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question, enum rebuild_kind kind);

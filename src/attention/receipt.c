@@ -2,12 +2,10 @@
 
 #include <math.h>
 
-void mass_receipt_add(struct mass_receipt *receipt, const struct mass_estimate *estimates, size_t count,
-                      size_t group) {
+void mass_receipt_add(struct mass_receipt *receipt, const struct mass_estimate *estimates, size_t count, size_t group) {
     double error = 0;
     for (size_t i = 0; i < count; i++) {
-        if (receipt->count == 0 || estimates[i].left_out > receipt->worst.left_out)
-            receipt->worst = estimates[i];
+        if (receipt->count == 0 || estimates[i].left_out > receipt->worst.left_out) receipt->worst = estimates[i];
         receipt->sum += estimates[i].left_out;
         receipt->upper += estimates[i].upper;
         receipt->step_sum += estimates[i].left_out;

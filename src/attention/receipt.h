@@ -16,7 +16,7 @@
 #include "device/device.h"
 
 struct mass_receipt {
-    uint64_t count; /* query heads of rows that chose; 0: nothing was estimated, and the rest is not set */
+    uint64_t count;              /* query heads of rows that chose; 0: nothing was estimated, and the rest is not set */
     double sum, upper, variance; /* of left_out and upper */
     struct mass_estimate worst;
     uint64_t steps;
@@ -28,8 +28,7 @@ struct mass_receipt {
 };
 
 /* estimates: [count], groups of `group` heads, which share a KV head, one behind the other. */
-void mass_receipt_add(struct mass_receipt *receipt, const struct mass_estimate *estimates, size_t count,
-                      size_t group);
+void mass_receipt_add(struct mass_receipt *receipt, const struct mass_estimate *estimates, size_t count, size_t group);
 void mass_receipt_end_step(struct mass_receipt *receipt);
 void mass_receipt_merge(struct mass_receipt *sum, const struct mass_receipt *more);
 /* The mean and its error; zeros: nothing was estimated. */

@@ -37,7 +37,7 @@ struct reuse {
     size_t *slots;
     struct label_item *items;
     struct step_list *lists; /* [row_capacity][kv head]: limits */
-    struct reuse_step step; /* what happened since it began */
+    struct reuse_step step;  /* what happened since it began */
 };
 
 /* ---- life ---- */
@@ -47,9 +47,7 @@ static size_t lane_of(const struct reuse_shape *shape, size_t layer, size_t kv_h
 }
 static size_t lane_count(const struct reuse_shape *shape) { return lane_of(shape, shape->layer_count, 0); }
 
-static size_t held_count(const struct reuse_shape *shape) {
-    return shape->sequence_capacity * lane_count(shape);
-}
+static size_t held_count(const struct reuse_shape *shape) { return shape->sequence_capacity * lane_count(shape); }
 
 static size_t query_size(const struct reuse_shape *shape) { return shape->head_count * shape->k_dimension; }
 
@@ -65,8 +63,7 @@ static struct reuse *place(struct layout *layout, const struct reuse_shape *shap
     struct reuse *reuse = layout_take(layout, 1, sizeof *reuse), unused;
     struct reuse *placed = reuse != NULL ? reuse : &unused;
     const size_t lanes = lane_count(shape), rows = shape->row_capacity;
-    placed->importance =
-        layout_take(layout, shape->layer_count * shape->head_count, sizeof *placed->importance);
+    placed->importance = layout_take(layout, shape->layer_count * shape->head_count, sizeof *placed->importance);
     placed->thresholds = layout_take(layout, lanes, sizeof *placed->thresholds);
     placed->anew = layout_take(layout, lanes, sizeof *placed->anew);
     placed->answers = layout_take(layout, shape->sequence_capacity, sizeof *placed->answers);
@@ -85,8 +82,7 @@ static uint64_t host_bytes(const struct reuse_shape *shape) {
 
 uint64_t reuse_bytes(const struct reuse_shape *shape) {
     return host_bytes(shape) + held_count(shape) * (shape->list_rows * sizeof(uint32_t) + sizeof(struct step_kept)) +
-           label_bytes(shape) +
-           looking(shape) * (sizeof(struct step_list) + 2 * sizeof(struct step_reuse));
+           label_bytes(shape) + looking(shape) * (sizeof(struct step_list) + 2 * sizeof(struct step_reuse));
 }
 
 /* Of the most important query head of a group. */
@@ -108,8 +104,7 @@ static void set_thresholds(struct reuse *reuse, const float *importance, const d
         for (size_t head = 0; head < heads; head++) {
             const size_t lane = lane_of(shape, layer, head), group = shape->head_count / heads;
             reuse->thresholds[lane] =
-                follows ? reuse_threshold(&reuse->options, importance_of(own + head * group, group))
-                        : thresholds[lane];
+                follows ? reuse_threshold(&reuse->options, importance_of(own + head * group, group)) : thresholds[lane];
         }
     }
 }
@@ -132,9 +127,8 @@ static bool allocate(struct reuse *reuse) {
     return true;
 }
 
-enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
-                         const struct reuse_options *options, const float *importance,
-                         const double *thresholds, struct error *error) {
+enum status reuse_create(struct reuse **result, const struct reuse_shape *shape, const struct reuse_options *options,
+                         const float *importance, const double *thresholds, struct error *error) {
     struct layout layout = {calloc(1, (size_t)host_bytes(shape)), 0};
     *result = NULL;
     if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "reuse: out of memory");
@@ -218,9 +212,7 @@ static size_t slot_of(struct reuse *reuse, const struct kv_sequence *sequence) {
 
 /* ---- lookup ---- */
 
-static bool same_keep(struct select_keep a, struct select_keep b) {
-    return a.ratio == b.ratio && a.tokens == b.tokens;
-}
+static bool same_keep(struct select_keep a, struct select_keep b) { return a.ratio == b.ratio && a.tokens == b.tokens; }
 
 /* Whether the list may still be one of this row's context, whatever the queries; its age the device knows. */
 static bool is_current(const struct held *held, uint64_t position, struct select_keep keep) {
@@ -232,8 +224,8 @@ static void look_up(const struct reuse *reuse, const struct choice_query *query,
                     size_t index, struct step_list *limits) {
     const struct select_item *candidates = &choice->candidates[index];
     const struct select_keep keep = query->rules[choice->chosen_items[index]]->keep;
-    const struct held *held = reuse->held + reuse->slots[index] * lane_count(&reuse->shape) +
-                              lane_of(&reuse->shape, query->layer_index, 0);
+    const struct held *held =
+        reuse->held + reuse->slots[index] * lane_count(&reuse->shape) + lane_of(&reuse->shape, query->layer_index, 0);
     for (size_t head = 0; head < choice->kv_head_count; head++) {
         const bool anew = reuse->anew[lane_of(&reuse->shape, query->layer_index, head)];
         enum label_use use =
@@ -300,8 +292,7 @@ static enum status compare(struct reuse *reuse, struct stream *stream, const str
 
 /* Plans, and looks up which rows' heads hit: these need no picks. */
 static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
-                        const struct choice_query *query, struct choice *choice, bool decides,
-                        struct error *error) {
+                        const struct choice_query *query, struct choice *choice, bool decides, struct error *error) {
     const size_t heads = query->operation->kv_head_count;
     ASSERT(query->kv_head_first == 0 &&
            heads == kv_layer_heads(reuse->shape.groups, reuse->shape.kv_head_count, query->layer_index));
@@ -387,8 +378,8 @@ static enum status show_kept(struct reuse *reuse, struct stream *stream, const s
     return STATUS_OK;
 }
 
-static void note_hit(struct reuse *reuse, struct reuse_counts *counts, uint64_t age,
-                     const struct rows_item *chosen, const struct row_list *list) {
+static void note_hit(struct reuse *reuse, struct reuse_counts *counts, uint64_t age, const struct rows_item *chosen,
+                     const struct row_list *list) {
     counts->hits++;
     counts->rows += list->count;
     counts->age_sum += age;
@@ -428,8 +419,8 @@ static void settle(struct reuse *reuse, struct stream *stream, bool has_alpha, c
     for (size_t head = 0; head < heads; head++) {
         const struct row_list *list = &choice->lists[index * heads + head];
         if (choice->hits[index * heads + head]) {
-            note_hit(reuse, &choice->statistics.reuse, reuse->lists[index * heads + head].age,
-                     &choice->chosen[index], list);
+            note_hit(reuse, &choice->statistics.reuse, reuse->lists[index * heads + head].age, &choice->chosen[index],
+                     list);
         } else if (select_item_picks(candidates, head) > 0) {
             if (has_alpha) shorten(reuse, stream, query, choice, index, head);
             held[head].is_held = true;
@@ -464,8 +455,7 @@ bool reuse_fits_graphs(const struct reuse *reuse) {
 }
 
 enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
-                         const struct choice *choice, struct step_list *limits, uint64_t *moves,
-                         struct error *error) {
+                         const struct choice *choice, struct step_list *limits, uint64_t *moves, struct error *error) {
     const size_t heads = choice->kv_head_count;
     if (reuse->clears_counts) {
         memset(span_host(span_of(&reuse->counts_read, 0)), 0, reuse->counts_read.bytes);
@@ -479,8 +469,7 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
         struct held *held = held_of(reuse, reuse->slots[i], query->layer_index);
         look_up(reuse, query, choice, i, own);
         /* With its window, so that it seldom moves while that becomes shorter and longer. */
-        for (size_t head = 0; head < heads; head++)
-            TRY(reserve(reuse, stream, &held[head], own[head].count, error));
+        for (size_t head = 0; head < heads; head++) TRY(reserve(reuse, stream, &held[head], own[head].count, error));
     }
     *moves = reuse->moves;
     return STATUS_OK;
@@ -501,9 +490,9 @@ enum status reuse_capture(struct reuse *reuse, const struct select *select, stru
         choice->candidates[i].kept = choice->kept + i * heads;
     }
     memset(choice->hits, 0, choice->chosen_count * heads * sizeof *choice->hits);
-    put_comparison(reuse, stream, query, choice,
-                   &(struct compare_labels_operation){.at = choice_step_lists(choice),
-                                                      .counts = span_of(&reuse->counts, 0)});
+    put_comparison(
+        reuse, stream, query, choice,
+        &(struct compare_labels_operation){.at = choice_step_lists(choice), .counts = span_of(&reuse->counts, 0)});
     return select_pick(select, stream, query, choice, error);
 }
 

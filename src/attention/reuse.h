@@ -27,19 +27,18 @@ struct kv_sequence;
 struct reuse;
 
 struct reuse_shape {
-    struct device *device; /* borrowed */
+    struct device *device;                                      /* borrowed */
     size_t layer_count, head_count, kv_head_count, k_dimension; /* the last two: the most of any layer */
     const struct kv_groups *groups;                             /* borrowed; NULL: all layers are alike */
-    size_t sequence_capacity, row_capacity; /* rows that choose together */
+    size_t sequence_capacity, row_capacity;                     /* rows that choose together */
     uint64_t list_rows; /* of a KV head's list, at most; 0: they grow as they come to need */
 };
 /* What it holds of RAM, at most; list_rows must be given. */
 uint64_t reuse_bytes(const struct reuse_shape *shape);
 /* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be.  thresholds: [lane]
  * (cache/kv_groups.h), copied; NULL: they follow from importance (reuse_threshold). */
-enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape,
-                         const struct reuse_options *options, const float *importance,
-                         const double *thresholds, struct error *error) STATUS_CHECKED;
+enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape, const struct reuse_options *options,
+                         const float *importance, const double *thresholds, struct error *error) STATUS_CHECKED;
 void reuse_destroy(struct reuse *reuse); /* NULL allowed */
 /* [lane]: what the similarity of each KV head's group must reach. */
 const double *reuse_thresholds(const struct reuse *reuse);
@@ -55,8 +54,7 @@ void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, siz
 /* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  The query names
  * its items' sequences, one row each, and none twice. */
 enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
-                         const struct choice_query *query, struct choice *choice, struct error *error)
-    STATUS_CHECKED;
+                         const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;
 /* ---- steps that are graphs */
 
 /* Whether they may be: by labels of the layer's own queries, of all heads. */
@@ -89,5 +87,4 @@ struct reuse_step reuse_end_step(struct reuse *reuse);
 /* What a layer is expected to choose, by queries that are expected of it: heads that would take their list have no
  * picks, since what it lies in is in memory.  Decides nothing. */
 enum status reuse_expect(struct reuse *reuse, const struct select *select, struct stream *stream,
-                         const struct choice_query *query, struct choice *choice, struct error *error)
-    STATUS_CHECKED;
+                         const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;

@@ -18,7 +18,7 @@
 enum reuse_kind { REUSE_NONE, REUSE_SIMILARITY };
 enum reuse_labels {
     REUSE_SPECULATED, /* as published: lookup, label and choice are by the queries that the layer before expected */
-    REUSE_EXACT, /* by the layer's own queries */
+    REUSE_EXACT,      /* by the layer's own queries */
 };
 
 struct reuse_options {

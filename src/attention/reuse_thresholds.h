@@ -23,5 +23,4 @@ struct reuse_point {
 /* curves: [count][REUSE_CURVE_POINTS], in the order of rising thresholds.  thresholds: [count]; together they reuse at
  * least the wanted fraction of lists, or as many as the curves have.  Returns the fraction that they are expected to
  * reuse. */
-double reuse_thresholds_divide(double *thresholds, const struct reuse_point *curves, size_t count,
-                               double wanted);
+double reuse_thresholds_divide(double *thresholds, const struct reuse_point *curves, size_t count, double wanted);

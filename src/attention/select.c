@@ -66,9 +66,7 @@ static size_t head_weights(const struct select *select, size_t layer) {
 /* ---- life ---- */
 
 /* FNV-1a. */
-static uint64_t digest_add(uint64_t digest, uint64_t number) {
-    return (digest ^ number) * UINT64_C(0x100000001b3);
-}
+static uint64_t digest_add(uint64_t digest, uint64_t number) { return (digest ^ number) * UINT64_C(0x100000001b3); }
 
 /* What layouts that differ depend on, beside the shapes of their layers and what the first one shows in the name. */
 static uint64_t digest_layouts(const struct select *select, uint64_t digest) {
@@ -92,8 +90,8 @@ static size_t place_weights(struct select *select) {
     return count;
 }
 
-static enum status fill_weights(struct select *select, uint16_t *host,
-                                const struct select_calibration *calibration, struct error *error) {
+static enum status fill_weights(struct select *select, uint16_t *host, const struct select_calibration *calibration,
+                                struct error *error) {
     const uint16_t *alike[KV_GROUPS_MAX] = {NULL};
     for (size_t layer = select->options.dense_layers; layer < stored_layers(select); layer++) {
         const size_t group = group_of(select, layer);
@@ -141,12 +139,11 @@ static enum status load_importance(struct select *select, const struct select_ca
     const size_t count = select->shape.layer_count * select->shape.head_count;
     if (select->options.reuse.kind != REUSE_SIMILARITY || select->options.reuse.power == 0) return STATUS_OK;
     if (calibration == NULL || calibration->head_importance == NULL) {
-        select->fallback =
-            select->fallback != NULL
-                ? "no calibration of this model was found: hash codes are of random hyperplanes, "
-                  "and every head is held to the same eta"
-                : "reuse=similarity: no calibration of this model was found; every head is held "
-                  "to the same eta";
+        select->fallback = select->fallback != NULL
+                               ? "no calibration of this model was found: hash codes are of random hyperplanes, "
+                                 "and every head is held to the same eta"
+                               : "reuse=similarity: no calibration of this model was found; every head is held "
+                                 "to the same eta";
         return STATUS_OK;
     }
     select->importance = malloc(count * sizeof *select->importance);
@@ -165,19 +162,17 @@ static enum status load_thresholds(struct select *select, const struct select_ca
         return STATUS_OK;
     /* One similarity for all heads has no value that is safe on every model (decision 0035). */
     if (calibration == NULL || calibration->reuse_curves == NULL)
-        return error_set(
-            error, STATUS_USAGE,
-            "reused=%g keeps lists by what loam-lab calibrate measured that reuse loses, and %s: try "
-            "loam-lab calibrate MODEL TEXT, --preset hata or, unmeasured, --set reused=0",
-            select->options.reuse.reused,
-            calibration != NULL && calibration->head_importance != NULL
-                ? "this model's calibration was made before that was measured"
-                : "there is no calibration of this model");
+        return error_set(error, STATUS_USAGE,
+                         "reused=%g keeps lists by what loam-lab calibrate measured that reuse loses, and %s: try "
+                         "loam-lab calibrate MODEL TEXT, --preset hata or, unmeasured, --set reused=0",
+                         select->options.reuse.reused,
+                         calibration != NULL && calibration->head_importance != NULL
+                             ? "this model's calibration was made before that was measured"
+                             : "there is no calibration of this model");
     select->thresholds = calloc(count, sizeof *select->thresholds);
     if (select->thresholds == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    (void)reuse_thresholds_divide(select->thresholds + first,
-                                  calibration->reuse_curves + first * REUSE_CURVE_POINTS, count - first,
-                                  select->options.reuse.reused);
+    (void)reuse_thresholds_divide(select->thresholds + first, calibration->reuse_curves + first * REUSE_CURVE_POINTS,
+                                  count - first, select->options.reuse.reused);
     return STATUS_OK;
 }
 
@@ -191,8 +186,7 @@ static enum status init(struct select *select, const struct select_setup *setup,
     const struct select_calibration *calibration = setup->calibration;
     const size_t row_capacity = setup->row_capacity;
     TRY(select_options_run_on(&select->options, &select->shape, select->device, error));
-    TRY(select_options_layouts(select->layouts, &select->layout_count, &select->options, &select->shape,
-                               error));
+    TRY(select_options_layouts(select->layouts, &select->layout_count, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     if (select->options.heads == SELECT_HEADS_IMPORTANCE)
         TRY(select_division->load(&select->head_budgets, &select->shape, select->options.dense_layers, calibration,
@@ -221,8 +215,8 @@ static enum status init(struct select *select, const struct select_setup *setup,
         TRY(dial_create(&select->dial, &dial, error));
     }
     if (!wants_sums(select)) return STATUS_OK;
-    return select->device->operations->allocate(select->device, MEMORY_DEVICE,
-                                                heads * sizeof(struct softmax_sum), &select->sums, error);
+    return select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof(struct softmax_sum),
+                                                &select->sums, error);
 }
 
 enum status select_create(struct select **result, struct device *device, const struct select_setup *setup,
@@ -287,10 +281,9 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
     if (layout->kind == KEY_INDEX_ABSTRACT)
         name = layout->abstract_kind == ABSTRACT_MIN_MAX ? "quest" : select_meanstd.name;
-    const int used =
-        snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
-                 by_level ? "-mean" : "", layout->bounds_apart ? "-bounds" : "", codebook, parameter,
-                 options->dense_layers, select->digest);
+    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
+                              by_level ? "-mean" : "", layout->bounds_apart ? "-bounds" : "", codebook, parameter,
+                              options->dense_layers, select->digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
     if (layout->sample_count > 0)
         snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", layout->sample_count);
@@ -322,9 +315,7 @@ bool select_layer_chooses(const struct select *select, size_t layer_index) {
 size_t select_unit_tokens(const struct select *select) { return layout_any(select)->unit_tokens; }
 size_t select_scored_tokens(const struct select *select) { return key_index_scored_tokens(layout_any(select)); }
 
-bool select_scans(const struct select *select) {
-    return select->options.scan || select->options.method->reads_keys;
-}
+bool select_scans(const struct select *select) { return select->options.scan || select->options.method->reads_keys; }
 
 /* Of a layer's KV heads from one on: what the key index that it scores by is built with. */
 static struct span weights_of(const struct select *select, size_t reading_layer, size_t kv_head) {
@@ -339,8 +330,8 @@ static struct span sums_of(const struct select *select) {
     return buffer_exists(&select->sums) ? span_of(&select->sums, 0) : (struct span){.buffer = NULL};
 }
 
-void select_append(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_item *items, size_t item_count, struct span step) {
+void select_append(struct select *select, struct stream *stream, size_t layer_index, const struct attend_item *items,
+                   size_t item_count, struct span step) {
     if (layout_any(select)->bytes == 0 || !select_layer_chooses(select, layer_index)) return;
     const size_t heads = kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index);
     select->device->operations->key_index_build(
@@ -375,8 +366,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
         layout_any(select)->kind == KEY_INDEX_CLUSTER || layout_any(select)->kind == KEY_INDEX_PRODUCT;
     const uint64_t stored = from_keys ? position : visible;
     const uint64_t complete = stored / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
-    if (key_index_needs_full_chunks(layout_any(select)) && item->candidate_end > complete &&
-        !rule->window_only)
+    if (key_index_needs_full_chunks(layout_any(select)) && item->candidate_end > complete && !rule->window_only)
         item->candidate_end = complete; /* the others have no codes yet */
     if (item->candidate_end <= sinks) { /* all of it is window */
         if (!options->gather_all) return false;
@@ -392,8 +382,8 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
 }
 
 /* Where the dial says how much each KV head picks, up to what its rule says. */
-static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot,
-                      uint64_t position, uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
+static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot, uint64_t position,
+                      uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
     const uint64_t unit = layout_any(select)->unit_tokens;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         const struct dial_choice now = {.slot = slot,
@@ -407,9 +397,8 @@ static void plan_dial(const struct select *select, const struct choice_query *qu
 }
 
 /* The same with what each KV head of the query's picks, [kv_head_count]. */
-static bool plan_heads(const struct select *select, const struct choice_query *query,
-                       const struct select_rule *rule, size_t slot, struct select_item *item,
-                       uint64_t *picks) {
+static bool plan_heads(const struct select *select, const struct choice_query *query, const struct select_rule *rule,
+                       size_t slot, struct select_item *item, uint64_t *picks) {
     uint64_t even, visible = item->position + 1, keep = select_keep_tokens(rule->keep, visible);
     if (!plan_row(select, rule, item->position, item, &even)) return false;
     uint64_t unit = layout_any(select)->unit_tokens;
@@ -430,8 +419,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
     return true;
 }
 
-uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
-                                 uint64_t position) {
+uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule, uint64_t position) {
     struct select_item item = {0};
     uint64_t picks;
     if (!plan_row(select, rule, position, &item, &picks)) return position + 1;
@@ -476,18 +464,16 @@ static void count_dense(const struct attend_operation *operation, struct select_
 }
 
 /* A row of item `index` of the query's operation: it chooses, or it sees everything. */
-static void plan_item_row(const struct select *select, const struct choice_query *query, size_t index,
-                          size_t row, struct choice *choice) {
+static void plan_item_row(const struct select *select, const struct choice_query *query, size_t index, size_t row,
+                          struct choice *choice) {
     const size_t heads = query->operation->kv_head_count;
     const struct attend_item *item = &query->operation->items[index];
     const uint64_t position = item->position_first + row;
     ASSERT(choice->dense_count + choice->chosen_count < choice->row_capacity);
     struct select_item *candidates = &choice->candidates[choice->chosen_count];
-    *candidates =
-        (struct select_item){.view = item->view, .row = item->row_first + row, .position = position};
+    *candidates = (struct select_item){.view = item->view, .row = item->row_first + row, .position = position};
     choice->statistics.visible += (position + 1) * heads;
-    choice->slots[choice->chosen_count] =
-        choice->has_slots ? dial_slot(select->dial, query->sequences[index]) : 0;
+    choice->slots[choice->chosen_count] = choice->has_slots ? dial_slot(select->dial, query->sequences[index]) : 0;
     if (plan_heads(select, query, query->rules[index], choice->slots[choice->chosen_count], candidates,
                    choice->picks + choice->chosen_count * heads)) {
         choice->chosen_items[choice->chosen_count] = index;
@@ -506,17 +492,16 @@ static void plan_item_row(const struct select *select, const struct choice_query
 }
 
 /* Where the key index is on disk, a layer that scores by it has it in memory first, and one whose receipts read it. */
-static enum status load_key_index(const struct select *select, struct stream *stream,
-                                  const struct choice_query *query, const struct choice *choice,
-                                  struct error *error) {
+static enum status load_key_index(const struct select *select, struct stream *stream, const struct choice_query *query,
+                                  const struct choice *choice, struct error *error) {
     const size_t heads = query->operation->kv_head_count;
     for (size_t i = 0; i < choice->chosen_count && query->sequences != NULL; i++) {
         bool reads = wants_sums(select);
         for (size_t head = 0; head < heads && !reads; head++)
             reads = select_item_picks(&choice->candidates[i], head) > 0;
         if (reads)
-            TRY(kv_sequence_load_key_index(query->sequences[choice->chosen_items[i]], stream,
-                                           query->layer_index, error));
+            TRY(kv_sequence_load_key_index(query->sequences[choice->chosen_items[i]], stream, query->layer_index,
+                                           error));
     }
     return STATUS_OK;
 }
@@ -535,15 +520,15 @@ static void search_from(const struct select *select, size_t layer_index, struct 
 }
 
 /* Fills the lists of what is chosen. */
-static enum status choose_rows(const struct select *select, struct stream *stream,
-                               const struct choice_query *query, struct choice *choice, struct error *error) {
+static enum status choose_rows(const struct select *select, struct stream *stream, const struct choice_query *query,
+                               struct choice *choice, struct error *error) {
     const struct attend_operation *operation = query->operation;
     const size_t heads = operation->kv_head_count;
     size_t rows = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
-            rows += choice->list_stride != 0 ? choice->list_stride
-                                             : (size_t)select_item_kept(&choice->candidates[i], head);
+            rows +=
+                choice->list_stride != 0 ? choice->list_stride : (size_t)select_item_kept(&choice->candidates[i], head);
     TRY(choice_reserve(choice, stream, rows, error));
     TRY(load_key_index(select, stream, query, choice, error));
     struct choose_operation choose = {.q = operation->q,
@@ -554,8 +539,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .layout = layout_of(select, query->layer_index),
                                       .weights = weights_of(select, query->layer_index, query->kv_head_first),
                                       .alpha = (float)select->options.alpha,
-                                      .list_rows =
-                                          select->options.alpha > 0 ? &choice->statistics.kept : NULL,
+                                      .list_rows = select->options.alpha > 0 ? &choice->statistics.kept : NULL,
                                       .items = choice->candidates,
                                       .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
@@ -587,8 +571,7 @@ void select_plan(const struct select *select, const struct choice_query *query, 
         return;
     }
     for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t row = 0; row < operation->items[i].row_count; row++)
-            plan_item_row(select, query, i, row, choice);
+        for (size_t row = 0; row < operation->items[i].row_count; row++) plan_item_row(select, query, i, row, choice);
 }
 
 enum status select_pick(const struct select *select, struct stream *stream, const struct choice_query *query,
@@ -623,8 +606,8 @@ void select_limits(const struct select *select, const struct choice_query *query
     }
 }
 
-enum status select_choose(const struct select *select, struct stream *stream,
-                          const struct choice_query *query, struct choice *choice, struct error *error) {
+enum status select_choose(const struct select *select, struct stream *stream, const struct choice_query *query,
+                          struct choice *choice, struct error *error) {
     select_plan(select, query, choice);
     return select_pick(select, stream, query, choice, error);
 }
@@ -634,8 +617,7 @@ enum status select_choose(const struct select *select, struct stream *stream,
 static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
                        const struct key_index_layout *layout, struct mass_bounds *bounds) {
     select->device->operations->mass_bound(
-        stream,
-        &(struct mass_bound_operation){.rows = rows, .layout = layout, .mass_bounds = select->mass_bounds});
+        stream, &(struct mass_bound_operation){.rows = rows, .layout = layout, .mass_bounds = select->mass_bounds});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) != STATUS_OK) return;
     for (size_t i = 0; i < rows->item_count * rows->head_count; i++) {
@@ -646,26 +628,24 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
 }
 
 /* hits: [row] of hit_stride: KV heads whose lists are of an earlier step. */
-static void estimate_mass(struct select *select, struct stream *stream,
-                          const struct attend_rows_operation *rows, const struct key_index_layout *layout,
-                          const bool *hits, size_t hit_stride, struct select_statistics *statistics) {
+static void estimate_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                          const struct key_index_layout *layout, const bool *hits, size_t hit_stride,
+                          struct select_statistics *statistics) {
     struct mass_receipt *receipt = &statistics->receipt;
     const size_t count = rows->item_count * rows->head_count, group = rows->head_count / rows->kv_head_count;
     const uint64_t began = clock_ns();
     select->device->operations->sample_mass(
-        stream,
-        &(struct sample_mass_operation){
-            .rows = rows, .layout = layout, .key_max = SAMPLED_KEYS_MAX, .estimates = select->estimates});
+        stream, &(struct sample_mass_operation){
+                    .rows = rows, .layout = layout, .key_max = SAMPLED_KEYS_MAX, .estimates = select->estimates});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
         mass_receipt_add(receipt, select->estimates, count, group);
-        reuse_counts_add_estimates(&statistics->reuse,
-                                   &(struct hit_estimates){.estimates = select->estimates,
-                                                           .hits = hits,
-                                                           .hit_stride = hit_stride,
-                                                           .row_count = rows->item_count,
-                                                           .kv_head_count = rows->kv_head_count,
-                                                           .group = group});
+        reuse_counts_add_estimates(&statistics->reuse, &(struct hit_estimates){.estimates = select->estimates,
+                                                                               .hits = hits,
+                                                                               .hit_stride = hit_stride,
+                                                                               .row_count = rows->item_count,
+                                                                               .kv_head_count = rows->kv_head_count,
+                                                                               .group = group});
     }
     receipt->time_ns += clock_ns() - began;
 }
@@ -692,8 +672,8 @@ static void account(struct select *select, struct stream *stream, const struct a
                     struct choice *choice, size_t first, size_t kv_head_first) {
     const struct key_index_layout *layout = layout_of(select, choice->layer_index);
     if (layout->estimates_rest)
-        select->device->operations->attend_rest(
-            stream, &(struct attend_rest_operation){.rows = rows, .layout = layout});
+        select->device->operations->attend_rest(stream,
+                                                &(struct attend_rest_operation){.rows = rows, .layout = layout});
     if (select->bounds_mass) bound_mass(select, stream, rows, layout, &choice->statistics.mass_bound);
     if (layout->sample_count == 0) return;
     estimate_mass(select, stream, rows, layout, choice->hits + first * choice->kv_head_count + kv_head_first,
@@ -713,9 +693,8 @@ static struct attend_rows_operation rows_operation(const struct attend_operation
                                           .sinks = operation->sinks};
 }
 
-enum status select_attend_chosen(struct select *select, struct stream *stream,
-                                 const struct attend_operation *operation, struct choice *choice,
-                                 struct error *error) {
+enum status select_attend_chosen(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                                 struct choice *choice, struct error *error) {
     struct attend_rows_operation rows = rows_operation(operation);
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
@@ -732,12 +711,10 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     return STATUS_OK;
 }
 
-void select_attend_heads(struct select *select, struct stream *stream,
-                         const struct attend_operation *operation, struct choice *choice,
-                         const struct chosen_heads *part) {
+void select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                         struct choice *choice, const struct chosen_heads *part) {
     const struct select_rows_source *source = part->source;
-    const size_t group = operation->head_count / operation->kv_head_count,
-                 kv_head_first = part->kv_head_first;
+    const size_t group = operation->head_count / operation->kv_head_count, kv_head_first = part->kv_head_first;
     struct rows_item heads = choice->chosen[part->index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
     ASSERT(select->options.method->attend == NULL); /* what it sums up changes with every token: not of KV in tiers */
@@ -769,11 +746,10 @@ bool select_watches_prefill(const struct select *select) { return select->option
 
 /* The row attends to everything once more, for the mass that it gives. */
 static enum status watch_row(struct select *select, struct stream *stream, const struct choice_query *query,
-                             const struct attend_item *item, size_t row, struct choice *choice,
-                             struct error *error) {
+                             const struct attend_item *item, size_t row, struct choice *choice, struct error *error) {
     struct attend_rows_operation rows = rows_operation(query->operation);
-    choice->candidates[0] = (struct select_item){
-        .view = item->view, .row = item->row_first + row, .position = item->position_first + row};
+    choice->candidates[0] =
+        (struct select_item){.view = item->view, .row = item->row_first + row, .position = item->position_first + row};
     choice->chosen[0] = (struct rows_item){.view = item->view,
                                            .row = item->row_first + row,
                                            .position = item->position_first + row,
@@ -788,8 +764,7 @@ static enum status watch_row(struct select *select, struct stream *stream, const
 }
 
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                                 const struct attend_operation *operation, struct choice *choice,
-                                 struct error *error) {
+                                 const struct attend_operation *operation, struct choice *choice, struct error *error) {
     const struct choice_query query = {.layer_index = layer_index, .operation = operation};
     if (!select_watches_prefill(select) || operation->window != 0 || !select_layer_chooses(select, layer_index))
         return STATUS_OK;

@@ -67,8 +67,7 @@ struct select_method {
      * calibration was taken. */
     enum status (*weights)(uint16_t *weights, size_t layer_index, const uint16_t *alike,
                            const struct select_shape *shape, const struct select_options *options,
-                           const struct select_calibration *calibration, const char **fallback,
-                           struct error *error);
+                           const struct select_calibration *calibration, const char **fallback, struct error *error);
     /* In place of the device's attend_rows: attends and sums up, times weight, what listed rows received.  rows: with
      * sums.  scores: the method's, grows with the longest list.  Such rows go one by one.  NULL: attend_rows it is. */
     enum status (*attend)(struct device *device, struct stream *stream, struct attend_rows_operation *rows,
@@ -87,8 +86,8 @@ enum { SELECT_METHODS_MAX = 16 };
 extern const struct select_method *select_methods[SELECT_METHODS_MAX]; /* in the order of help */
 extern size_t select_method_count;
 void select_method_add(const struct select_method *method);
-const struct select_method *select_method_find(const char *name);           /* NULL: none */
-const char *select_method_names(char *buffer, size_t buffer_bytes);         /* "all, window, ..."; returns buffer */
+const struct select_method *select_method_find(const char *name);   /* NULL: none */
+const char *select_method_names(char *buffer, size_t buffer_bytes); /* "all, window, ..."; returns buffer */
 
 /* How much a step attends to, window included: a number of tokens, or a share of what is there. */
 struct select_keep {
@@ -132,17 +131,17 @@ struct select_options {
     size_t units_min;
     /* A row that sees fewer tokens attends to all of them: of short contexts that is quicker (plan/choose.h). */
     size_t exact_below;
-    size_t page;   /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
-    size_t bits;   /* of a code; 0: hash 128, pq 6 */
-    size_t planes; /* hash: bits of each coordinate of a key, at least, in place of `bits`; 0: by `bits` */
-    size_t partitions; /* pq: of a key, each with codes of its own */
-    size_t codebook;   /* pq: tokens whose centroids a code may name */
-    size_t candidates; /* nested: chunks that hold so many times what is picked are looked into; 0: all */
-    bool stays;        /* nested: chunks of the last list are, too */
-    double listed;     /* nested: the factor on scores of units that one of the last 8 lists had */
-    size_t columns;    /* lowrank: of a partial key; 0: a fifth of the head, as published */
-    size_t leaf;       /* tree: tokens of a leaf */
-    size_t take; /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
+    size_t page;         /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
+    size_t bits;         /* of a code; 0: hash 128, pq 6 */
+    size_t planes;       /* hash: bits of each coordinate of a key, at least, in place of `bits`; 0: by `bits` */
+    size_t partitions;   /* pq: of a key, each with codes of its own */
+    size_t codebook;     /* pq: tokens whose centroids a code may name */
+    size_t candidates;   /* nested: chunks that hold so many times what is picked are looked into; 0: all */
+    bool stays;          /* nested: chunks of the last list are, too */
+    double listed;       /* nested: the factor on scores of units that one of the last 8 lists had */
+    size_t columns;      /* lowrank: of a partial key; 0: a fifth of the head, as published */
+    size_t leaf;         /* tree: tokens of a leaf */
+    size_t take;         /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */
     enum tree_rank rank; /* tree: what leaves are ranked by */
     bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
@@ -169,7 +168,7 @@ struct select_options {
      * average over the KV heads: whose weight in the softmax is at least e^-alpha of the largest. */
     double alpha;
     struct reuse_options reuse; /* of lists from step to step: reuse.h */
-    bool list_buffers; /* where KV is on disk: rows of a head's last list are kept (list_buffer.h) */
+    bool list_buffers;          /* where KV is on disk: rows of a head's last list are kept (list_buffer.h) */
     bool gather_all;            /* no short cut where everything is kept: for tests of 1 */
 };
 struct select_options select_options_default(void);
@@ -179,12 +178,10 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
 bool select_setting_is_flag(const char *name);
 /* The same for numbers with a fraction, "eta" and "power".  false: no such name, or not within bounds; *bounds: what it
  * takes, NULL: no such name. */
-bool select_option_set_real(struct select_options *options, const char *name, double value,
-                            const char **bounds);
+bool select_option_set_real(struct select_options *options, const char *name, double value, const char **bounds);
 /* The same for those whose values are words, "rank", "heads" ...  false: no such name, or no such word; *words: those
  * it takes, NULL: no such name. */
-bool select_option_set_word(struct select_options *options, const char *name, const char *word,
-                            const char **words);
+bool select_option_set_word(struct select_options *options, const char *name, const char *word, const char **words);
 /* The names that those two take, from 0 on, NULL behind the last; *words: "bound or meanstd", NULL for a number. */
 const char *select_setting_name(size_t index, const char **words);
 
@@ -217,19 +214,17 @@ size_t select_key_index_bytes(const struct select *select);
 enum { SELECT_KIND_BYTES = 48 };
 void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]);
 /* The same before there is a select.  STATUS_USAGE: a parameter of the method is out of bounds. */
-enum status select_options_key_index_bytes(const struct select_options *options,
-                                           const struct select_shape *shape, size_t *bytes,
-                                           struct error *error) STATUS_CHECKED;
+enum status select_options_key_index_bytes(const struct select_options *options, const struct select_shape *shape,
+                                           size_t *bytes, struct error *error) STATUS_CHECKED;
 /* STATUS_UNSUPPORTED: the device does not choose by the method's key index, or not at all.  device NULL: any. */
 enum status select_options_run_on(const struct select_options *options, const struct select_shape *shape,
                                   const struct device *device, struct error *error) STATUS_CHECKED;
 /* Tokens that are chosen together. */
-enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
-                                uint64_t *unit, struct error *error) STATUS_CHECKED;
+enum status select_options_unit(const struct select_options *options, const struct select_shape *shape, uint64_t *unit,
+                                struct error *error) STATUS_CHECKED;
 /* No row of a context so long attends to more than *kept by these options, unless it attends to everything. */
 enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
-                                    uint64_t context_size, uint64_t *kept, struct error *error)
-    STATUS_CHECKED;
+                                    uint64_t context_size, uint64_t *kept, struct error *error) STATUS_CHECKED;
 /* [layer_count][head_count], 0..1, where options.reuse wants it and there is a calibration; else NULL. */
 const float *select_head_importance(const struct select *select);
 /* [lane] (cache/kv_groups.h): what a head must be alike by, where options.reuse.reused is given; else NULL. */
@@ -238,34 +233,32 @@ const double *select_reuse_thresholds(const struct select *select);
 const char *select_fallback(const struct select *select);
 
 /* Key index of the items' new rows, whose K is stored already.  step: as in attend_operation. */
-void select_append(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_item *items, size_t item_count, struct span step);
+void select_append(struct select *select, struct stream *stream, size_t layer_index, const struct attend_item *items,
+                   size_t item_count, struct span step);
 
 /* Whose choice is wanted, and of what. */
 struct choice_query {
     size_t layer_index;
     const struct attend_operation *operation; /* an item of several rows is taken row by row */
     const struct select_rule *const *rules;   /* [operation->item_count] */
-    struct kv_sequence *const *sequences; /* [operation->item_count]; NULL: all keep what their rules say */
-    size_t kv_head_first;                 /* of the layer: the operation's head 0 */
-    bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
+    struct kv_sequence *const *sequences;     /* [operation->item_count]; NULL: all keep what their rules say */
+    size_t kv_head_first;                     /* of the layer: the operation's head 0 */
+    bool attends_next;                        /* all chunks are in memory, and what is chosen is attended to at once */
 };
 
 /* Chooses what each row attends to, by the key index alone.  The key index of all rows is built already, and what a row
  * chooses from ends before its window, so each row sees what it would see in a step of its own.  The lists are filled
  * when the stream has come so far.  STATUS_MEMORY: longer lists than the choice has memory for. */
-enum status select_choose(const struct select *select, struct stream *stream,
-                          const struct choice_query *query, struct choice *choice, struct error *error)
-    STATUS_CHECKED;
+enum status select_choose(const struct select *select, struct stream *stream, const struct choice_query *query,
+                          struct choice *choice, struct error *error) STATUS_CHECKED;
 /* The two halves of it: who chooses, and how many (choice->picks); and the lists, with the window alone for a KV head
  * whose picks have been set to 0 in between. */
 void select_plan(const struct select *select, const struct choice_query *query, struct choice *choice);
 enum status select_pick(const struct select *select, struct stream *stream, const struct choice_query *query,
                         struct choice *choice, struct error *error) STATUS_CHECKED;
 /* Attention of the rows that chose, at once. */
-enum status select_attend_chosen(struct select *select, struct stream *stream,
-                                 const struct attend_operation *operation, struct choice *choice,
-                                 struct error *error) STATUS_CHECKED;
+enum status select_attend_chosen(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                                 struct choice *choice, struct error *error) STATUS_CHECKED;
 /* Copies of the rows of some heads' lists: [kv_head_count][chunk_stride] chunks, and the lists' rows in them. */
 struct select_rows_source {
     struct kv_view view;          /* of rows */
@@ -277,9 +270,8 @@ struct chosen_heads {
     const struct select_rows_source *source; /* NULL: the rows are where the view shows them */
 };
 /* The same of some KV heads: bit for bit what all of them at once give. */
-void select_attend_heads(struct select *select, struct stream *stream,
-                         const struct attend_operation *operation, struct choice *choice,
-                         const struct chosen_heads *part);
+void select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                         struct choice *choice, const struct chosen_heads *part);
 /* [rows][head_count]: a lower bound of the mass that each head of the rows that attended last has caught; NULL:
  * options.mass_bound is off. */
 const double *select_mass_bounds(const struct select *select);
@@ -313,12 +305,11 @@ bool select_watches_prefill(const struct select *select);
 /* Tokens that a KV head of a row at position attends to in a layer that selects, by the options; where keep is divided
  * by importance, what it would be evenly, which is at least their mean. */
 uint64_t select_kept_tokens(const struct select *select, uint64_t position);
-uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
-                                 uint64_t position);
+uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule, uint64_t position);
 /* A row at position chooses nothing, in no layer: it attends to all tokens, as a row of a prompt does. */
 bool select_row_sees_all(const struct select *select, const struct select_rule *rule, uint64_t position);
 
 /* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,
-                                 const struct attend_operation *operation, struct choice *choice,
-                                 struct error *error) STATUS_CHECKED;
+                                 const struct attend_operation *operation, struct choice *choice, struct error *error)
+    STATUS_CHECKED;

@@ -15,8 +15,7 @@
 #include "base/random.h"
 #include "tensor/half.h"
 
-static const uint64_t RANDOM_SEED =
-    0x6861746173656564; /* any; a file written with one seed is read with it */
+static const uint64_t RANDOM_SEED = 0x6861746173656564; /* any; a file written with one seed is read with it */
 
 enum { DIMENSION_MAX = 1024, BITS_DEFAULT = 128 };
 
@@ -54,11 +53,10 @@ static enum status check_options(const struct select_options *options, const str
     if (!options->norms && (options->group == SELECT_GROUP_SOFTMAX || options->code == SELECT_CODE_LEVEL))
         return error_set(error, STATUS_USAGE, "select=hash: group=softmax and code=level need norms=1");
     if (options->code == SELECT_CODE_LEVEL && !fits_levels(options, shape))
-        return error_set(
-            error, STATUS_USAGE,
-            "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
-            "with code=level",
-            code_bits(options, shape), shape->k_dimension, LEVEL_PLANES_MAX);
+        return error_set(error, STATUS_USAGE,
+                         "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
+                         "with code=level",
+                         code_bits(options, shape), shape->k_dimension, LEVEL_PLANES_MAX);
     return STATUS_OK;
 }
 
@@ -112,8 +110,7 @@ static enum status random_weights(uint16_t *weights, const struct select_shape *
             random_basis(&random, basis, count, dimension);
             for (size_t d = 0; d < dimension; d++)
                 for (size_t i = 0; i < count; i++)
-                    weights[(head * dimension + d) * bits + first + i] =
-                        float_to_half((float)basis[i * dimension + d]);
+                    weights[(head * dimension + d) * bits + first + i] = float_to_half((float)basis[i * dimension + d]);
         }
     free(basis);
     return STATUS_OK;
@@ -129,8 +126,7 @@ static enum status random_or_alike(uint16_t *weights, const uint16_t *alike, con
 
 static enum status weights(uint16_t *weights, size_t layer_index, const uint16_t *alike,
                            const struct select_shape *shape, const struct select_options *options,
-                           const struct select_calibration *calibration, const char **fallback,
-                           struct error *error) {
+                           const struct select_calibration *calibration, const char **fallback, struct error *error) {
     size_t bits = code_bits(options, shape), first_layer = options->dense_layers;
     if (uses_levels(options, shape)) /* rotations */
         return random_or_alike(weights, alike, shape, shape->k_dimension, error);

@@ -9,8 +9,7 @@ enum status select_layout_none(struct key_index_layout *layout, const struct sel
 
 static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
     if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64",
-                     options->method->name, page);
+    return error_set(error, STATUS_USAGE, "select=%s: page=%zu, expected 8, 16, 32 or 64", options->method->name, page);
 }
 
 enum status select_layout_tokens(struct key_index_layout *layout, const struct select_options *options,
@@ -20,16 +19,15 @@ enum status select_layout_tokens(struct key_index_layout *layout, const struct s
 }
 
 enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
-                                const struct select_options *options, enum abstract_kind kind,
-                                struct error *error) {
+                                const struct select_options *options, enum abstract_kind kind, struct error *error) {
     size_t page = options->page != 0 ? options->page : SELECT_PAGE;
     TRY(check_page(options, page, error));
     return select_layout_abstracts(layout, shape, options, page, kind, error);
 }
 
 enum status select_layout_abstracts(struct key_index_layout *layout, const struct select_shape *shape,
-                                    const struct select_options *options, size_t page,
-                                    enum abstract_kind kind, struct error *error) {
+                                    const struct select_options *options, size_t page, enum abstract_kind kind,
+                                    struct error *error) {
     const size_t take = options->take;
     if (take != 0 && (take < page || take > KV_CHUNK_TOKENS || (take & (take - 1)) != 0))
         return error_set(error, STATUS_USAGE, "select=%s: take=%zu, expected %zu to 64, a power of two",

@@ -7,8 +7,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return select_layout_pages(layout, shape, options, ABSTRACT_MEAN_DEVIATION, error);
 }
 
-const struct select_method select_meanstd = {
-    .name = "meanstd",
-    .summary = "pages by mean and deviation of their keys",
-    .layout = layout,
-    .own_page = SELECT_PAGE};
+const struct select_method select_meanstd = {.name = "meanstd",
+                                             .summary = "pages by mean and deviation of their keys",
+                                             .layout = layout,
+                                             .own_page = SELECT_PAGE};

@@ -49,8 +49,7 @@ enum status select_layout_none(struct key_index_layout *layout, const struct sel
 enum status select_layout_tokens(struct key_index_layout *layout, const struct select_options *options,
                                  struct error *error) STATUS_CHECKED;
 /* How scores are combined over a group: what the options say, or else the method's own. */
-static inline enum score_aggregate select_aggregate(const struct select_options *options,
-                                                    enum score_aggregate own) {
+static inline enum score_aggregate select_aggregate(const struct select_options *options, enum score_aggregate own) {
     switch (options->group) {
     case SELECT_GROUP_OWN: break;
     case SELECT_GROUP_MAX: return SCORE_MAX;
@@ -61,12 +60,12 @@ static inline enum score_aggregate select_aggregate(const struct select_options 
 }
 /* An abstract of one kind per page. */
 enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
-                                const struct select_options *options, enum abstract_kind kind,
-                                struct error *error) STATUS_CHECKED;
+                                const struct select_options *options, enum abstract_kind kind, struct error *error)
+    STATUS_CHECKED;
 
 enum status select_layout_abstracts(struct key_index_layout *layout, const struct select_shape *shape,
-                                    const struct select_options *options, size_t page,
-                                    enum abstract_kind kind, struct error *error) STATUS_CHECKED;
+                                    const struct select_options *options, size_t page, enum abstract_kind kind,
+                                    struct error *error) STATUS_CHECKED;
 
 /* The layouts of the key index that the options come to, by group of layers (cache/kv_groups.h): of one kind, and
  * alike in what is not the dimension's.  Returns in *count how many there are, one where all layers are alike. */
@@ -92,8 +91,7 @@ static inline double select_recent_fraction(const struct select_options *options
                                                                        : options->method->recent_fraction;
 }
 /* Whether options.units_min counts. */
-static inline bool select_has_units_min(const struct select_options *options,
-                                        const struct select_rule *rule) {
+static inline bool select_has_units_min(const struct select_options *options, const struct select_rule *rule) {
     return rule->keep.ratio > 0 && !rule->window_only && options->units_min > 0;
 }
 /* Tokens of a unit of options.units_min: a page, a leaf, a single token, or as many as a cluster has on average, which

@@ -25,8 +25,8 @@ const char *select_method_names(char *buffer, size_t buffer_bytes) {
     size_t used = 0;
     buffer[0] = '\0';
     for (size_t i = 0; i < select_method_count && used < buffer_bytes; i++)
-        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "",
-                                 select_methods[i]->name);
+        used +=
+            (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "", select_methods[i]->name);
     return buffer;
 }
 
@@ -146,8 +146,7 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
     return true;
 }
 
-bool select_option_set_real(struct select_options *options, const char *name, double value,
-                            const char **bounds) {
+bool select_option_set_real(struct select_options *options, const char *name, double value, const char **bounds) {
     *bounds = NULL;
     for (size_t t = 0; t < TABLES && tables[t] != NULL; t++)
         for (size_t i = 0; i < tables[t]->real_count; i++) {
@@ -161,8 +160,7 @@ bool select_option_set_real(struct select_options *options, const char *name, do
     return false;
 }
 
-bool select_option_set_word(struct select_options *options, const char *name, const char *word,
-                            const char **words) {
+bool select_option_set_word(struct select_options *options, const char *name, const char *word, const char **words) {
     const struct select_setting *setting = setting_find(name);
     *words = setting != NULL ? setting->words : NULL;
     for (size_t t = 0; t < TABLES && tables[t] != NULL; t++)
@@ -191,9 +189,8 @@ enum status select_keep_parse(struct select_keep *keep, const char *text, struct
     }
     if (keep->ratio == 1) *keep = select_keep_all();
     if (keep->ratio > 0 || keep->tokens > 0) return STATUS_OK;
-    return error_set(
-        error, STATUS_USAGE,
-        "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a fraction (10%%, 0.1)", text);
+    return error_set(error, STATUS_USAGE,
+                     "--keep: found '%.40s', expected a number of tokens (2048, 8K) or a fraction (10%%, 0.1)", text);
 }
 
 const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes) {
@@ -233,8 +230,8 @@ static enum status add_samples(struct key_index_layout *layout, const struct sel
                          options->method->name);
     if ((!options->receipt && options->loss == 0) || options->method == &select_all) return STATUS_OK;
     if (options->sampled_keys == 0 || options->sampled_keys > SAMPLED_KEYS_LIMIT)
-        return error_set(error, STATUS_USAGE, "sampled_keys=%zu, expected 1 to %d of each 64",
-                         options->sampled_keys, SAMPLED_KEYS_LIMIT);
+        return error_set(error, STATUS_USAGE, "sampled_keys=%zu, expected 1 to %d of each 64", options->sampled_keys,
+                         SAMPLED_KEYS_LIMIT);
     layout->sample_count = options->sampled_keys;
     layout->sample_offset = layout->bytes;
     layout->bytes += align_up(key_sample_bytes(layout->sample_count, shape->k_dimension), 64);
@@ -247,11 +244,10 @@ static enum status check_alpha(const struct select_options *options, const struc
     const bool by_product = layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_LEVEL ||
                             layout->kind == KEY_INDEX_PRODUCT || layout->kind == KEY_INDEX_KEYS;
     if (options->alpha == 0 || (by_product && layout->aggregate != SCORE_SUM)) return STATUS_OK;
-    return error_set(
-        error, STATUS_USAGE,
-        "select=%s: alpha=%g needs scores that are products of query and key, of lowrank, pq, exact or "
-        "hash with code=level, by group=max or softmax",
-        options->method->name, options->alpha);
+    return error_set(error, STATUS_USAGE,
+                     "select=%s: alpha=%g needs scores that are products of query and key, of lowrank, pq, exact or "
+                     "hash with code=level, by group=max or softmax",
+                     options->method->name, options->alpha);
 }
 
 static enum status layout_of(struct key_index_layout *layout, const struct select_options *options,
@@ -275,11 +271,10 @@ enum status select_options_layouts(struct key_index_layout layouts[KV_GROUPS_MAX
         const struct select_shape own = select_group_shape(shape, i);
         TRY(layout_of(&layouts[i], options, &own, error));
         if (layouts[i].kind != layouts[0].kind)
-            return error_set(
-                error, STATUS_UNSUPPORTED,
-                "select=%s: layers with keys of %zu and of %zu numbers would have key indexes of "
-                "two kinds: try --set code=sign",
-                options->method->name, select_group_shape(shape, 0).k_dimension, own.k_dimension);
+            return error_set(error, STATUS_UNSUPPORTED,
+                             "select=%s: layers with keys of %zu and of %zu numbers would have key indexes of "
+                             "two kinds: try --set code=sign",
+                             options->method->name, select_group_shape(shape, 0).k_dimension, own.k_dimension);
     }
     return STATUS_OK;
 }
@@ -293,16 +288,16 @@ enum status select_options_run_on(const struct select_options *options, const st
     bool takes = true;
     for (size_t i = 0; i < count; i++) {
         const bool has_kind = (device->key_indexes >> layouts[i].kind & 1) != 0;
-        takes = takes && has_kind &&
-                (device->chooses_by == NULL || device->chooses_by(&layouts[i], (float)options->alpha));
+        takes =
+            takes && has_kind && (device->chooses_by == NULL || device->chooses_by(&layouts[i], (float)options->alpha));
     }
     if (takes) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try --preset full",
                      options->method->name, device->name);
 }
 
-enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
-                                uint64_t *unit, struct error *error) {
+enum status select_options_unit(const struct select_options *options, const struct select_shape *shape, uint64_t *unit,
+                                struct error *error) {
     struct key_index_layout layouts[KV_GROUPS_MAX];
     size_t count;
     TRY(select_options_layouts(layouts, &count, options, shape, error));
@@ -316,9 +311,8 @@ size_t select_layouts_bytes(const struct key_index_layout *layouts, size_t count
     return bytes;
 }
 
-enum status select_options_key_index_bytes(const struct select_options *options,
-                                           const struct select_shape *shape, size_t *bytes,
-                                           struct error *error) {
+enum status select_options_key_index_bytes(const struct select_options *options, const struct select_shape *shape,
+                                           size_t *bytes, struct error *error) {
     struct key_index_layout layouts[KV_GROUPS_MAX];
     size_t count;
     TRY(select_options_layouts(layouts, &count, options, shape, error));
@@ -348,8 +342,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = select_division->keep(keep, context_size, select_division->budget_max) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
-    if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0)
-        *kept += options->reuse.age; /* its window grows */
+    if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0) *kept += options->reuse.age; /* its window grows */
     if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
 }

@@ -8,13 +8,10 @@
 static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {
     if (options->leaf != 8 && options->leaf != 16 && options->leaf != 32 && options->leaf != 64)
-        return error_set(error, STATUS_USAGE, "select=tree: leaf=%zu, expected 8, 16, 32 or 64",
-                         options->leaf);
-    if (options->take != 0 &&
-        options->take != options->leaf) /* all leaves are scored: no node above them is kept */
-        return select_layout_abstracts(
-            layout, shape, options, options->leaf,
-            options->rank == TREE_BOUND ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION, error);
+        return error_set(error, STATUS_USAGE, "select=tree: leaf=%zu, expected 8, 16, 32 or 64", options->leaf);
+    if (options->take != 0 && options->take != options->leaf) /* all leaves are scored: no node above them is kept */
+        return select_layout_abstracts(layout, shape, options, options->leaf,
+                                       options->rank == TREE_BOUND ? ABSTRACT_MIN_MAX : ABSTRACT_MEAN_DEVIATION, error);
     layout->kind = KEY_INDEX_TREE;
     layout->unit_tokens = options->leaf;
     tree_layout_init(&layout->tree, options->leaf, shape->k_dimension, options->rank, options->mass_bound);

@@ -28,10 +28,9 @@ struct split_question {
     double seconds_per_token; /* K and V of all heads from its inputs; at least 0 */
     enum split_schedule schedule;
     /* SPLIT_OVERLAPPED: */
-    uint64_t first_tokens; /* are computed together */
-    uint64_t held_tokens;  /* whose KV memory has room for while others are computed */
-    double
-        seconds_per_read; /* of the thread that computes, for a token whose KV comes meanwhile; at least 0 */
+    uint64_t first_tokens;   /* are computed together */
+    uint64_t held_tokens;    /* whose KV memory has room for while others are computed */
+    double seconds_per_read; /* of the thread that computes, for a token whose KV comes meanwhile; at least 0 */
 };
 
 struct split {

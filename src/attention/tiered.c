@@ -15,8 +15,8 @@ size_t tiered_row_capacity(const struct attention_options *options) {
 static struct fetch_options lists_of(const struct attention_options *options) {
     const size_t jobs = tiered_row_capacity(options) * options->kv_head_count;
     const uint64_t chunks = kv_chunks_of(options->context_size);
-    return (struct fetch_options){
-        .jobs = jobs, .chunks = jobs * (size_t)(options->kept_max < chunks ? options->kept_max : chunks)};
+    return (struct fetch_options){.jobs = jobs,
+                                  .chunks = jobs * (size_t)(options->kept_max < chunks ? options->kept_max : chunks)};
 }
 
 uint64_t tiered_bytes(const struct attention_options *options) {
@@ -24,8 +24,8 @@ uint64_t tiered_bytes(const struct attention_options *options) {
     return 3 * fetch_bytes(&lists) + rebuild_bytes(options); /* the layer's, the next one's, what is held */
 }
 
-enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options,
-                                uint64_t bytes, struct error *error) {
+enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options, uint64_t bytes,
+                                struct error *error) {
     const struct list_buffer_shape shape = {.layer_count = options->layer_count,
                                             .kv_head_count = options->kv_head_count,
                                             .groups = options->groups,
@@ -45,8 +45,8 @@ enum status tiered_create_lists(struct tiered *tiered, const struct attention_op
     return error_set(error, STATUS_MEMORY, "attention in tiers: out of memory");
 }
 
-enum status tiered_create(struct tiered **result, struct device *device,
-                          const struct attention_options *options, struct error *error) {
+enum status tiered_create(struct tiered **result, struct device *device, const struct attention_options *options,
+                          struct error *error) {
     struct tiered *tiered = calloc(1, sizeof *tiered);
     const struct fetch_options lists = lists_of(options);
     *result = NULL;
@@ -83,12 +83,12 @@ void tiered_destroy(struct tiered *tiered) {
 enum status tiered_open_rows(struct tiered *tiered, const struct attention_rows *rows, struct error *error) {
     for (size_t i = 0; i < rows->item_count; i++) {
         const struct attend_item *item = &rows->items[i];
-        enum status status = kv_sequence_open_rows(rows->sequences[i], rows->layer_index,
-                                                   item->position_first, item->row_count, error);
+        enum status status =
+            kv_sequence_open_rows(rows->sequences[i], rows->layer_index, item->position_first, item->row_count, error);
         if (status == STATUS_MEMORY && tiered->prefetch.next.count > 0) { /* it has taken the slots */
             fetch_drop(&tiered->prefetch.next);
-            status = kv_sequence_open_rows(rows->sequences[i], rows->layer_index, item->position_first,
-                                           item->row_count, error);
+            status = kv_sequence_open_rows(rows->sequences[i], rows->layer_index, item->position_first, item->row_count,
+                                           error);
         }
         TRY(status);
     }
@@ -116,8 +116,7 @@ void tiered_end_step(struct tiered *tiered) {
 
 /* Jobs [now.done, *end) of one item, of neighbouring heads, are in memory, and its view shows them; waits for at least
  * one. */
-static enum status next_heads(struct tiered *tiered, struct stream *stream, size_t *end,
-                              struct error *error) {
+static enum status next_heads(struct tiered *tiered, struct stream *stream, size_t *end, struct error *error) {
     struct fetch *now = &tiered->now;
     fetch_begin(now, SIZE_MAX);
     if (now->begun == now->count) prefetch_begin_certain(&tiered->prefetch);
@@ -201,8 +200,8 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
 
 /* Some chunks are computed again while the others are read.  *rebuilt false: their inputs failed, and nothing is being
  * read. */
-static enum status rebuild_some(struct tiered *tiered, struct stream *stream,
-                                const struct attention_layer *layer, bool *rebuilt, struct error *error) {
+static enum status rebuild_some(struct tiered *tiered, struct stream *stream, const struct attention_layer *layer,
+                                bool *rebuilt, struct error *error) {
     size_t count;
     const uint32_t *others = rebuild_others(tiered->rebuild, &count);
     struct error why;
@@ -244,8 +243,7 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
     struct rebuild_layer layer_done = {
         .index = layer->index, .row_count = layer->operation.items[0].row_count, .begin_ns = clock_ns()};
     TRY(plan_items(tiered, stream, &own, layer, prefetches, error));
-    for (size_t end; now->done < now->count;
-         fetch_release(now, end, tiered->device->operations->ticket(stream))) {
+    for (size_t end; now->done < now->count; fetch_release(now, end, tiered->device->operations->ticket(stream))) {
         const uint64_t began = clock_ns();
         TRY(next_heads(tiered, stream, &end, error));
         layer_done.read_end_ns = clock_ns();
@@ -276,9 +274,8 @@ static enum status scan_layer(struct tiered *tiered, struct stream *stream, cons
     return STATUS_OK;
 }
 
-enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
-                                     const struct attention_layer *layer, bool prefetches,
-                                     struct error *error) {
+enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream, const struct attention_layer *layer,
+                                     bool prefetches, struct error *error) {
     const struct scan everything = {.select = NULL};
     return scan_layer(tiered, stream, &everything, layer, prefetches, error);
 }
@@ -304,10 +301,9 @@ enum status tiered_expect(struct tiered *tiered, struct stream *stream, const st
     return STATUS_OK;
 }
 
-static struct list_buffer *buffer_of(struct tiered *tiered, const struct choice *choice,
-                                     const struct fetch_job *job) {
-    return list_buffers_of(tiered->lists, job->request.sequence, tiered->now.layer_index,
-                           job->request.kv_head, &choice->chosen[job->index].lists[job->request.kv_head]);
+static struct list_buffer *buffer_of(struct tiered *tiered, const struct choice *choice, const struct fetch_job *job) {
+    return list_buffers_of(tiered->lists, job->request.sequence, tiered->now.layer_index, job->request.kv_head,
+                           &choice->chosen[job->index].lists[job->request.kv_head]);
 }
 
 /* Lists that are kept keep their chunks, where they have no buffer. */
@@ -335,20 +331,17 @@ static void fill_buffers(struct tiered *tiered, const struct choice *choice, siz
 }
 
 /* Jobs [now.done, end), neighbouring heads of a row: those with a buffer attend to it, the others to chunks. */
-static void attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
-                         size_t end) {
+static void attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen, size_t end) {
     struct choice *choice = chosen->choice;
     const struct fetch_job *jobs = tiered->now.jobs;
     for (size_t first = tiered->now.done, next; first < end; first = next) {
         const bool buffered = buffer_of(tiered, choice, &jobs[first]) != NULL;
-        for (next = first + 1; next < end && (buffer_of(tiered, choice, &jobs[next]) != NULL) == buffered;)
-            next++;
+        for (next = first + 1; next < end && (buffer_of(tiered, choice, &jobs[next]) != NULL) == buffered;) next++;
         struct select_rows_source source = {.lists = tiered->list_rows};
         if (buffered) {
             fill_buffers(tiered, choice, first, next);
-            source.view =
-                list_buffers_view(tiered->lists, stream, choice->chosen[jobs[first].index].view.layout,
-                                  tiered->list_shown, next - first);
+            source.view = list_buffers_view(tiered->lists, stream, choice->chosen[jobs[first].index].view.layout,
+                                            tiered->list_shown, next - first);
         }
         const struct chosen_heads heads = {.index = jobs[first].index,
                                            .kv_head_first = jobs[first].request.kv_head,
@@ -358,8 +351,8 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, const str
     }
 }
 
-enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
-                                 const struct tiered_choice *chosen, struct error *error) {
+enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                                 struct error *error) {
     const struct device_operations *operations = tiered->device->operations;
     const struct attention_layer *layer = chosen->layer;
     struct choice *choice = chosen->choice;
@@ -369,8 +362,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
     fetch_drop(now);
     now->layer_index = layer->index;
     TRY(fetch_add_choice(now, choice, layer->sequences, tiered->lists, chosen->stays, error));
-    if (tiered->lists != NULL)
-        TRY(operations->stream_synchronize(stream, error)); /* the new rows are copied */
+    if (tiered->lists != NULL) TRY(operations->stream_synchronize(stream, error)); /* the new rows are copied */
     const bool late = prefetch_is_late(prefetch);
     if (prefetch_expects(prefetch, chosen->select, layer)) {
         operations->overlap(stream, begin_now, tiered);
@@ -378,8 +370,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
     }
     for (size_t end; now->done < now->count; fetch_release(now, end, operations->ticket(stream))) {
         TRY(next_heads(tiered, stream, &end, error));
-        if (prefetch_waits(prefetch) && fetch_has_arrived(now))
-            operations->overlap(stream, begin_expected, tiered);
+        if (prefetch_waits(prefetch) && fetch_has_arrived(now)) operations->overlap(stream, begin_expected, tiered);
         attend_heads(tiered, stream, chosen, end);
         if (select_get_options(chosen->select)->reuse.kind == REUSE_SIMILARITY) hold(tiered, choice, end);
     }

@@ -33,11 +33,11 @@ struct tiered {
 /* The most rows or items that attend together. */
 size_t tiered_row_capacity(const struct attention_options *options);
 uint64_t tiered_bytes(const struct attention_options *options);
-enum status tiered_create(struct tiered **tiered, struct device *device,
-                          const struct attention_options *options, struct error *error) STATUS_CHECKED;
+enum status tiered_create(struct tiered **tiered, struct device *device, const struct attention_options *options,
+                          struct error *error) STATUS_CHECKED;
 void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
-enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options,
-                                uint64_t bytes, struct error *error) STATUS_CHECKED;
+enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options, uint64_t bytes,
+                                struct error *error) STATUS_CHECKED;
 
 /* Gets slots for a layer's new rows; writes full chunks to the disk. */
 enum status tiered_open_rows(struct tiered *tiered, const struct attention_rows *rows, struct error *error)
@@ -47,9 +47,8 @@ enum status tiered_write_rows(struct tiered *tiered, const struct attention_rows
 void tiered_end_step(struct tiered *tiered);
 
 /* Attends to everything.  prefetches: the next layer will attend to everything, too, so its chunks are read ahead. */
-enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
-                                     const struct attention_layer *layer, bool prefetches,
-                                     struct error *error) STATUS_CHECKED;
+enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream, const struct attention_layer *layer,
+                                     bool prefetches, struct error *error) STATUS_CHECKED;
 /* The layer keeps a state: what the next one is expected to want is chosen, and its reads begin. */
 enum status tiered_expect(struct tiered *tiered, struct stream *stream, const struct select *select,
                           const struct attention_layer *layer, struct error *error) STATUS_CHECKED;
@@ -65,5 +64,5 @@ struct tiered_choice {
 enum status tiered_scan(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
                         struct error *error) STATUS_CHECKED;
 /* Attention to the lists of the choice. */
-enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
-                                 const struct tiered_choice *chosen, struct error *error) STATUS_CHECKED;
+enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                                 struct error *error) STATUS_CHECKED;

@@ -7,8 +7,7 @@ double tree_density_cost(const struct tree_density *density, enum tree_level lea
                          double scattered_cost) {
     double cost = 1 / (double)tree_tokens(start);
     for (enum tree_level level = start; level > leaf; level--)
-        cost +=
-            scattered_cost * (double)tree_children(level) * density->rho[level] / (double)tree_tokens(level);
+        cost += scattered_cost * (double)tree_children(level) * density->rho[level] / (double)tree_tokens(level);
     return cost;
 }
 
@@ -27,15 +26,14 @@ static bool is_probe(const struct tree_density *density, size_t layer_index) {
            (density->steps - TREE_FINE_STEPS) % TREE_PROBE_STEPS == layer_index % TREE_PROBE_STEPS;
 }
 
-enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf,
-                                   size_t layer_index) {
+enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf, size_t layer_index) {
     if (layer_index < TREE_FINE_LAYERS || density->steps < TREE_FINE_STEPS) return leaf;
     enum tree_level best = cheapest(density, leaf);
     return is_probe(density, layer_index) && best < tree_top(leaf) ? best + 1 : best;
 }
 
-void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,
-                      enum tree_level start, const struct tree_counts *counts) {
+void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index, enum tree_level start,
+                      const struct tree_counts *counts) {
     bool probe = is_probe(density, layer_index);
     density->steps++;
     for (enum tree_level level = leaf + 1; level <= start; level++) {
@@ -45,7 +43,6 @@ void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t
             density->measured = level;
             density->rho[level] = rho;
         }
-        density->rho[level] +=
-            (probe && level == start ? PROBE_SHARE : STEP_SHARE) * (rho - density->rho[level]);
+        density->rho[level] += (probe && level == start ? PROBE_SHARE : STEP_SHARE) * (rho - density->rho[level]);
     }
 }

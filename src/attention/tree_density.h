@@ -33,8 +33,7 @@ struct tree_density { /* of one layer; zero: nothing known */
 double tree_density_cost(const struct tree_density *density, enum tree_level leaf, enum tree_level start,
                          double scattered_cost);
 /* The level for the layer's next step. */
-enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf,
-                                   size_t layer_index);
+enum tree_level tree_density_start(const struct tree_density *density, enum tree_level leaf, size_t layer_index);
 /* What a step from `start` has counted. */
-void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index,
-                      enum tree_level start, const struct tree_counts *counts);
+void tree_density_add(struct tree_density *density, enum tree_level leaf, size_t layer_index, enum tree_level start,
+                      const struct tree_counts *counts);

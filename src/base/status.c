@@ -13,8 +13,7 @@ __attribute__((format(printf, 4, 0))) static enum status error_fill(struct error
     size_t used = length < 0 ? 0 : (size_t)length;
     if (used >= sizeof error->message) used = sizeof error->message - 1;
     error->message[used] = '\0';
-    if (os_error != 0)
-        snprintf(error->message + used, sizeof error->message - used, ": %s", strerror(os_error));
+    if (os_error != 0) snprintf(error->message + used, sizeof error->message - used, ": %s", strerror(os_error));
     /* The name of an untrusted file must not break the rule of one line. */
     for (char *c = error->message; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
@@ -44,8 +43,7 @@ void error_prefix(struct error *error, const char *prefix) {
     int length = snprintf(error->message, sizeof error->message, "%s: ", prefix);
     size_t used = length < 0 ? 0 : (size_t)length;
     if (used >= sizeof error->message) return;
-    snprintf(error->message + used, sizeof error->message - used, "%.*s",
-             (int)(sizeof error->message - used - 1), old);
+    snprintf(error->message + used, sizeof error->message - used, "%.*s", (int)(sizeof error->message - used - 1), old);
 }
 
 const char *status_name(enum status status) {

@@ -12,7 +12,7 @@ struct text {
 };
 
 void text_deinit(struct text *text);
-void text_clear(struct text *text); /* keeps the memory */
+void text_clear(struct text *text);                                    /* keeps the memory */
 bool text_append(struct text *text, const char *bytes, size_t length); /* !failed */
 void text_drop(struct text *text, size_t count);                       /* the first bytes */
 void text_add(struct text *text, const char *string);

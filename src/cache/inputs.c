@@ -55,9 +55,8 @@ static size_t bytes_of(enum inputs_form form, size_t columns) {
 static size_t slices_of(const struct inputs_shape *shape) {
     const size_t unit = shape->hidden_size % BLOCK == 0 ? BLOCK : 1, units = shape->hidden_size / unit;
     size_t slices = 1;
-    while (slices < units &&
-           (units % slices != 0 ||
-            KV_CHUNK_TOKENS * bytes_of(shape->form, shape->hidden_size / slices) > PAGE_BYTES_MAX))
+    while (slices < units && (units % slices != 0 ||
+                              KV_CHUNK_TOKENS * bytes_of(shape->form, shape->hidden_size / slices) > PAGE_BYTES_MAX))
         slices++;
     return slices;
 }
@@ -70,8 +69,7 @@ static struct store_layout layout_of(const struct inputs_shape *shape) {
                                   .kv_head_count = (uint32_t)slices_of(shape),
                                   .key_index_kind = "none"};
     layout.chunk_bytes = (uint32_t)(KV_CHUNK_TOKENS * inputs_row_bytes(shape) / layout.kv_head_count);
-    snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix, form_names[shape->form],
-             shape->hidden_size);
+    snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix, form_names[shape->form], shape->hidden_size);
     return layout;
 }
 
@@ -216,8 +214,7 @@ uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity,
     struct inputs inputs = of(shape, token_capacity, read_chunks);
     struct layout layout = {0};
     place(&inputs, &layout);
-    return sizeof inputs + layout.used + pages_bytes(&inputs) +
-           document_memory_bytes(&inputs.layout, token_capacity);
+    return sizeof inputs + layout.used + pages_bytes(&inputs) + document_memory_bytes(&inputs.layout, token_capacity);
 }
 
 static enum status make(struct inputs **result, const struct inputs_options *options, struct error *error) {
@@ -290,8 +287,7 @@ static enum status read_tail(struct inputs *inputs, struct error *error) {
                                        .memory = inputs->reading.pages};
         struct io_completion done = {0};
         size_t next = 0;
-        enum status ignored =
-            document_read_pages(inputs->document, inputs->reading.queue, &read, 1, &next, 0);
+        enum status ignored = document_read_pages(inputs->document, inputs->reading.queue, &read, 1, &next, 0);
         ASSERT(ignored == STATUS_OK && next == 1);
         while (io_queue_wait(inputs->reading.queue, &done, 1, 1) == 0) continue;
         if (done.status != STATUS_OK) return document_read_failed(inputs->document, &done, error);
@@ -304,22 +300,18 @@ static enum status read_tail(struct inputs *inputs, struct error *error) {
 }
 
 static enum status open_found(struct inputs *inputs, const struct inputs_options *options,
-                              const struct store_match *match, uint64_t reused, bool writable,
-                              struct error *error) {
-    const bool goes_on =
-        writable && match->prefix_tokens == match->token_count && match->token_count == reused;
-    enum status status = document_open(&inputs->document, options->store, match->document, &options->model,
-                                       &inputs->layout, goes_on ? DOCUMENT_APPEND : DOCUMENT_READ,
-                                       goes_on ? options->token_capacity : 0, error);
-    if (goes_on &&
-        (status == STATUS_FULL || status == STATUS_IO)) /* somebody else writes it, or there is no room */
-        status = document_open(&inputs->document, options->store, match->document, &options->model,
-                               &inputs->layout, DOCUMENT_READ, 0, error);
+                              const struct store_match *match, uint64_t reused, bool writable, struct error *error) {
+    const bool goes_on = writable && match->prefix_tokens == match->token_count && match->token_count == reused;
+    enum status status =
+        document_open(&inputs->document, options->store, match->document, &options->model, &inputs->layout,
+                      goes_on ? DOCUMENT_APPEND : DOCUMENT_READ, goes_on ? options->token_capacity : 0, error);
+    if (goes_on && (status == STATUS_FULL || status == STATUS_IO)) /* somebody else writes it, or there is no room */
+        status = document_open(&inputs->document, options->store, match->document, &options->model, &inputs->layout,
+                               DOCUMENT_READ, 0, error);
     else
         inputs->keeps = goes_on;
     TRY(status);
-    if (document_token_count(inputs->document) != match->token_count)
-        inputs->keeps = false; /* it has grown */
+    if (document_token_count(inputs->document) != match->token_count) inputs->keeps = false; /* it has grown */
     inputs->valid_tokens = match->prefix_tokens;
     if (!inputs->keeps) return STATUS_OK;
     inputs->valid_tokens = UINT64_MAX;
@@ -332,9 +324,8 @@ enum status inputs_open(struct inputs **result, const struct inputs_options *opt
     struct store_match match;
     *result = NULL;
     ASSERT(options->read_chunks > 0);
-    TRY(store_find(options->store,
-                   &(struct store_query){&options->model, &layout, tokens, reused, STORE_LIKE_KIND}, &match,
-                   error));
+    TRY(store_find(options->store, &(struct store_query){&options->model, &layout, tokens, reused, STORE_LIKE_KIND},
+                   &match, error));
     if (match.document == 0) return STATUS_OK;
     enum status status = make(result, options, error);
     if (status == STATUS_OK) status = open_found(*result, options, &match, reused, writable, error);
@@ -353,8 +344,7 @@ static void stop(struct inputs *inputs, uint64_t valid_tokens, const struct erro
     if (why != NULL) inputs->failure = *why;
 }
 
-static enum status write_chunk(struct inputs *inputs, size_t kept_layer, uint64_t chunk,
-                               struct error *error) {
+static enum status write_chunk(struct inputs *inputs, size_t kept_layer, uint64_t chunk, struct error *error) {
     for (size_t slice = 0; slice < inputs->slices; slice++) {
         const void *page = growing_slice(inputs, kept_layer, slice);
         DOCUMENT_WRITE(inputs->document,
@@ -408,8 +398,7 @@ void inputs_truncate(struct inputs *inputs, uint64_t token_count) {
     if (!inputs->keeps && inputs->valid_tokens > token_count) inputs->valid_tokens = token_count;
 }
 
-static enum status commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count,
-                          struct error *error) {
+static enum status commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count, struct error *error) {
     if (token_count % KV_CHUNK_TOKENS != 0) TRY(write_tails(inputs, token_count, error));
     return document_commit(inputs->document, tokens, token_count, error);
 }
@@ -436,8 +425,7 @@ enum status inputs_flush(struct inputs *inputs, struct error *error) {
         if (error != NULL) *error = inputs->failure;
         return inputs->failure.status;
     }
-    return inputs->committed_tokens > 0 && inputs->keeps ? document_flush(inputs->document, error)
-                                                         : STATUS_OK;
+    return inputs->committed_tokens > 0 && inputs->keeps ? document_flush(inputs->document, error) : STATUS_OK;
 }
 
 bool inputs_is_flushed(const struct inputs *inputs) {
@@ -536,8 +524,7 @@ enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error
 /* Where the index-th chunk's first slice lies among the reads, and how many reads further the next one. */
 static size_t read_of(const struct inputs *inputs, size_t index, size_t *width) {
     const size_t group = index / inputs->reading.group_chunks * inputs->reading.group_chunks;
-    ASSERT(index < inputs->reading.chunks &&
-           index >= inputs->reading.groups_taken * inputs->reading.group_chunks);
+    ASSERT(index < inputs->reading.chunks && index >= inputs->reading.groups_taken * inputs->reading.group_chunks);
     *width = min_size(inputs->reading.chunks - group, inputs->reading.group_chunks);
     return group * inputs->slices + (index - group);
 }

@@ -64,8 +64,8 @@ enum status kept_inputs_find(struct store *store, uint64_t id, struct kept_input
     STATUS_CHECKED;
 /* What a parcel of the document takes along: itself, and the kept inputs of its layers if they are of no tokens but
  * its. */
-enum status kept_inputs_pack(struct store *store, uint64_t id, uint64_t ids[PARCEL_DOCUMENTS_MAX],
-                             size_t *count, struct error *error) STATUS_CHECKED;
+enum status kept_inputs_pack(struct store *store, uint64_t id, uint64_t ids[PARCEL_DOCUMENTS_MAX], size_t *count,
+                             struct error *error) STATUS_CHECKED;
 /* Memory that an open one takes, its document's tables included. */
 uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks);
 /* A new document. */
@@ -114,8 +114,7 @@ size_t inputs_read_ahead(const struct inputs *inputs, size_t index);
 enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) STATUS_CHECKED;
 /* The 64 rows of the index-th of them, waited for and verified: [64][hidden_size].  STATUS_DOCUMENT: they are not what
  * was committed, which is flagged. */
-enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error)
-    STATUS_CHECKED;
+enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, struct error *error) STATUS_CHECKED;
 /* Waits for what is being read, and forgets it. */
 void inputs_read_end(struct inputs *inputs);
 /* They could not be read: there are none from now on. */

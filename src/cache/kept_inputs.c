@@ -55,22 +55,20 @@ static enum status compare(struct store *store, const struct search *search, str
     return status;
 }
 
-enum status kept_inputs_find(struct store *store, uint64_t id, struct kept_inputs *found,
-                             struct error *error) {
+enum status kept_inputs_find(struct store *store, uint64_t id, struct kept_inputs *found, struct error *error) {
     struct search search = {.id = id};
     *found = (struct kept_inputs){0};
     TRY(store_show(store, id, see_document, &search, error));
     if (search.failed) return STATUS_OK; /* it is one of inputs itself */
     enum status status = store_list(store, see_candidate, &search, error);
-    if (status == STATUS_OK && search.failed)
-        status = error_set(error, STATUS_MEMORY, "documents: out of memory");
+    if (status == STATUS_OK && search.failed) status = error_set(error, STATUS_MEMORY, "documents: out of memory");
     if (status == STATUS_OK && search.count > 0) status = compare(store, &search, found, error);
     free(search.ids);
     return status;
 }
 
-enum status kept_inputs_pack(struct store *store, uint64_t id, uint64_t ids[PARCEL_DOCUMENTS_MAX],
-                             size_t *count, struct error *error) {
+enum status kept_inputs_pack(struct store *store, uint64_t id, uint64_t ids[PARCEL_DOCUMENTS_MAX], size_t *count,
+                             struct error *error) {
     struct kept_inputs kept;
     TRY(kept_inputs_find(store, id, &kept, error));
     *count = 1;

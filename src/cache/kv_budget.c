@@ -38,8 +38,8 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
     return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
            chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
-           sequences * (tier_pages_bytes(config, chunks / sequences) +
-                        kv_key_index_table_bytes(config, chunks / sequences)) +
+           sequences *
+               (tier_pages_bytes(config, chunks / sequences) + kv_key_index_table_bytes(config, chunks / sequences)) +
            (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) +
            kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }
@@ -76,8 +76,8 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
     uint64_t key_index = kv_column_key_index_bytes(config) * kv_column_count(config);
-    return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) +
-           key_index + kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
+    return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
+           kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
 }
 
 /* The least number of slots of each kind.  Plain: for every head of every layer the chunk that grows and the one before
@@ -97,8 +97,7 @@ struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     const uint64_t quantized = block > chosen ? block : chosen;
     if (config->mixes_pages)
         return (struct slot_counts){.plain = growing * 2 + block + context, .quantized = quantized};
-    return (struct slot_counts){.plain = growing + block + (context > own ? context - own : 0),
-                                .quantized = quantized};
+    return (struct slot_counts){.plain = growing + block + (context > own ? context - own : 0), .quantized = quantized};
 }
 
 uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_counts counts) {
@@ -124,8 +123,8 @@ static uint64_t quantized_chunks(const struct kv_cache_config *config, const str
 static uint64_t lane_chunks(const struct kv_cache_config *config, size_t layer) {
     const uint64_t all = kv_chunks_of(config->token_capacity);
     if (!kv_slides(config, layer) || config->mixes_pages) return all;
-    return min_size(all, max_size(config->sequence_capacity, 1) *
-                             kv_window_columns(config->windows, config->batch_tokens));
+    return min_size(all,
+                    max_size(config->sequence_capacity, 1) * kv_window_columns(config->windows, config->batch_tokens));
 }
 
 static void add_slots(struct slot_counts *sum, struct slot_counts more) {
@@ -158,9 +157,8 @@ struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config
     return counts;
 }
 
-struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
-                                        const struct page_fractions *fractions, const uint32_t *lanes,
-                                        size_t lane_count) {
+struct kv_residents kv_budget_residents(const struct kv_cache_config *config, const struct page_fractions *fractions,
+                                        const uint32_t *lanes, size_t lane_count) {
     const size_t wanted = min_size(config->resident_layers, config->layer_count);
     const uint64_t rest = config->host_bytes - kv_tier_bytes_min(config);
     struct kv_residents residents = {.layer_count = wanted, .lanes = lanes};
@@ -179,9 +177,8 @@ struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
 static uint64_t quantized_of(const struct kv_cache_config *config, const struct page_fractions *fractions,
                              uint64_t rest) {
     enum { PARTS = 1 << 16 };
-    uint64_t quantized = 0,
-             all = kv_lane_count(config) * max_size(config->sequence_capacity, 1) *
-                   kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
+    uint64_t quantized = 0, all = kv_lane_count(config) * max_size(config->sequence_capacity, 1) *
+                                  kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
     if (!config->mixes_pages) return rest / quantized_cost(config);
     for (size_t i = 0; i < config->layer_count; i++)
         quantized += quantized_chunks(config, fractions, i, 0, kv_heads(config, i));
@@ -191,8 +188,7 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
 
 /* With 4-bit pages plain slots hold growing chunks, and what attention over everything reads, which is all chunks where
  * there is no key index.  Where pages are mixed they also hold the pages that are rows. */
-struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
-                                   const struct page_fractions *fractions,
+struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_fractions *fractions,
                                    const struct kv_residents *residents) {
     struct slot_counts counts = kv_budget_slots_min(config);
     add_slots(&counts, kv_budget_resident_slots(config, fractions, residents));
@@ -222,8 +218,7 @@ uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_
 }
 
 uint64_t kv_tier_chunk_slots(const struct kv_cache_config *config, uint8_t quantized_of_16) {
-    struct page_fractions fractions = {.layer_count =
-                                           config->mixes_pages ? (uint16_t)config->layer_count : 0};
+    struct page_fractions fractions = {.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0};
     memset(fractions.sixteenths, quantized_of_16, fractions.layer_count);
     const struct slot_counts counts = kv_budget_slots(config, &fractions, &(struct kv_residents){0});
     const uint64_t growing = config->quantized_pages ? kv_budget_slots_min(config).plain : 0;

@@ -35,9 +35,7 @@ struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config
                                             const struct kv_residents *residents);
 /* Of a budget that suffices (kv_tier_bytes_min): the first layers that it holds whole, of those that are wanted, and
  * then the first of the lanes; and all slots.  lanes: all those that are wanted, in layers behind the first ones. */
-struct kv_residents kv_budget_residents(const struct kv_cache_config *config,
-                                        const struct page_fractions *fractions, const uint32_t *lanes,
-                                        size_t lane_count);
-struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
-                                   const struct page_fractions *fractions,
+struct kv_residents kv_budget_residents(const struct kv_cache_config *config, const struct page_fractions *fractions,
+                                        const uint32_t *lanes, size_t lane_count);
+struct slot_counts kv_budget_slots(const struct kv_cache_config *config, const struct page_fractions *fractions,
                                    const struct kv_residents *residents);

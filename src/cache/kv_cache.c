@@ -27,8 +27,7 @@ static bool column_bytes(const struct kv_cache_config *config, bool slides, uint
         struct kv_layout layout;
         uint64_t its;
         kv_group_layout(config, i, &layout);
-        if (!checked_multiply(group_layers(config, i, slides), kv_group_at(config, i).geometry.kv_head_count,
-                              &its) ||
+        if (!checked_multiply(group_layers(config, i, slides), kv_group_at(config, i).geometry.kv_head_count, &its) ||
             !checked_multiply(its, layout.chunk_bytes, &its) || !checked_add(*bytes, its, bytes))
             return false;
     }
@@ -58,8 +57,7 @@ static size_t key_index_lanes(const struct kv_cache_config *config) {
 }
 
 static size_t lanes_in_memory(const struct kv_cache_config *config) {
-    return config->key_index_on_disk ? layers_in_memory(config) * kv_heads_max(config)
-                                     : key_index_lanes(config);
+    return config->key_index_on_disk ? layers_in_memory(config) * kv_heads_max(config) : key_index_lanes(config);
 }
 
 /* Of layers that do not slide, and the key index. */
@@ -167,8 +165,7 @@ static enum status create_slabs(struct kv_cache *cache, struct error *error) {
     enum status status = slab_init(&cache->near, cache->device, MEMORY_DEVICE, cache->layouts[0].chunk_bytes,
                                    near * cache->config.kv_head_count * kv_column_count(&cache->config), error);
     for (size_t i = 0; i < kv_group_count(&cache->config) && status == STATUS_OK; i++)
-        status = slab_init(&cache->slabs[i], cache->device,
-                           cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
+        status = slab_init(&cache->slabs[i], cache->device, cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
                            cache->layouts[i].chunk_bytes, slot_counts[i], error);
     if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
     TRY(status);
@@ -176,18 +173,16 @@ static enum status create_slabs(struct kv_cache *cache, struct error *error) {
     return STATUS_OK;
 }
 
-enum status kv_cache_create(struct kv_cache **cache, struct device *device,
-                            const struct kv_cache_config *config, struct error *error) {
+enum status kv_cache_create(struct kv_cache **cache, struct device *device, const struct kv_cache_config *config,
+                            struct error *error) {
     ASSERT(config->host_bytes == 0);
     return kv_cache_create_owned(cache, device, config, NULL, error);
 }
 
-enum status kv_cache_create_owned(struct kv_cache **result, struct device *device,
-                                  const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
-                                  struct error *error) {
+enum status kv_cache_create_owned(struct kv_cache **result, struct device *device, const struct kv_cache_config *config,
+                                  const struct kv_chunk_owner *owner, struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
-    ASSERT(config->groups == NULL ||
-           (config->groups->stored_count == config->layer_count && !config->mixes_pages));
+    ASSERT(config->groups == NULL || (config->groups->stored_count == config->layer_count && !config->mixes_pages));
     if (!column_bytes(config, false, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
@@ -310,10 +305,9 @@ static size_t key_index_lane(const struct kv_cache_config *config, size_t layer)
 static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
     const struct kv_cache_config *config = &cache->config;
     const size_t lane = key_index_lane(config, layer);
-    const uint64_t lanes_before = lane - key_index_lane(config, 0),
-                   heads = key_index_lane(config, layer + 1) - lane, run = column / KEY_INDEX_RUN;
-    return lanes_before * key_index_columns(cache) + (run * heads + head) * KEY_INDEX_RUN +
-           column % KEY_INDEX_RUN;
+    const uint64_t lanes_before = lane - key_index_lane(config, 0), heads = key_index_lane(config, layer + 1) - lane,
+                   run = column / KEY_INDEX_RUN;
+    return lanes_before * key_index_columns(cache) + (run * heads + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
 }
 
 /* Enters the places of the blocks beside column number `index` of the sequence. */
@@ -321,8 +315,8 @@ static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
-        for (size_t lane = key_index_lane(config, layer), head = 0;
-             lane + head < key_index_lane(config, layer + 1); head++) {
+        for (size_t lane = key_index_lane(config, layer), head = 0; lane + head < key_index_lane(config, layer + 1);
+             head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
             ASSERT(block < cache->key_index.slot_count);
             page_table_set(&sequence->key_index, lane + head, index, place_make(POOL_OTHER, block));
@@ -341,8 +335,7 @@ static bool key_index_table(struct kv_sequence *sequence) {
     memset(sequence->places, 0, sizeof sequence->places);
     if (!slab_exists(&cache->key_index)) return true;
     const size_t lanes = config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
-    if (page_table_init(&sequence->key_index, cache->device, lanes, sequence->column_capacity, NULL) !=
-        STATUS_OK)
+    if (page_table_init(&sequence->key_index, cache->device, lanes, sequence->column_capacity, NULL) != STATUS_OK)
         return false;
     if (config->key_index_on_disk) {
         sequence->open.blocks = table_create(kv_lane_count(config), config->key_index_bytes);
@@ -367,8 +360,8 @@ static bool is_fresh(const struct kv_cache *cache) {
     return made && cache->columns.fresh_first == 0;
 }
 
-enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
-                                   size_t key_index_layer_first, struct error *error) {
+enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes, size_t key_index_layer_first,
+                                   struct error *error) {
     ASSERT(key_index_bytes % 64 == 0);
     if (is_fresh(cache) && cache->config.key_index_bytes == key_index_bytes &&
         cache->config.key_index_layer_first == key_index_layer_first)
@@ -378,11 +371,10 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     struct kv_cache_config config = cache->config;
     config.key_index_bytes = key_index_bytes;
     config.key_index_layer_first = key_index_layer_first;
-    if (key_index_layers(&config) == 0)
-        return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
+    if (key_index_layers(&config) == 0) return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     const uint64_t blocks = lanes_in_memory(&config) * key_index_columns(cache);
-    enum status status = slab_init(&cache->key_index, cache->device, key_index_memory(&config),
-                                   key_index_bytes, blocks, error);
+    enum status status =
+        slab_init(&cache->key_index, cache->device, key_index_memory(&config), key_index_bytes, blocks, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
@@ -423,10 +415,9 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
     bool has_tables =
         sequence->columns != NULL &&
-        page_table_init(&sequence->chunks, cache->device, lanes, sequence->column_capacity, NULL) ==
-            STATUS_OK &&
-        (!cache->config.quantized_pages || page_table_init(&sequence->quantized, cache->device, lanes,
-                                                           sequence->column_capacity, NULL) == STATUS_OK) &&
+        page_table_init(&sequence->chunks, cache->device, lanes, sequence->column_capacity, NULL) == STATUS_OK &&
+        (!cache->config.quantized_pages ||
+         page_table_init(&sequence->quantized, cache->device, lanes, sequence->column_capacity, NULL) == STATUS_OK) &&
         key_index_table(sequence) && kv_windows_init(sequence);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
@@ -438,8 +429,8 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
                            (unsigned long long)token_capacity);
     if (status == STATUS_OK && cache->owner != NULL) status = cache->owner->add(sequence, error);
     if (status == STATUS_OK && cache->config.state_floats > 0)
-        status = kv_state_create(&sequence->state, cache->device, cache->config.state_floats,
-                                 cache->config.state_slots, error);
+        status = kv_state_create(&sequence->state, cache->device, cache->config.state_floats, cache->config.state_slots,
+                                 error);
     if (status != STATUS_OK) {
         kv_sequence_destroy(sequence);
         return status;
@@ -497,16 +488,15 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
     uint64_t bytes = cache_column_bytes(cache), all_free = columns_free_count(&cache->columns),
              spare = kv_spare_columns(&cache->config), free_count = all_free > spare ? all_free - spare : 0;
     if (needed > sequence->column_capacity)
-        return error_set(error, STATUS_FULL,
-                         "KV cache: a sequence of %llu tokens, made for at most %llu (%llu bytes per token)",
-                         (unsigned long long)token_count,
-                         (unsigned long long)(sequence->column_capacity * KV_CHUNK_TOKENS),
-                         (unsigned long long)(bytes / KV_CHUNK_TOKENS));
-    if (needed - sequence->column_count > free_count)
         return error_set(
-            error, STATUS_FULL, "KV cache: %llu tokens need %llu bytes more, %llu are free of %llu",
-            (unsigned long long)token_count, (unsigned long long)((needed - sequence->column_count) * bytes),
-            (unsigned long long)(free_count * bytes), (unsigned long long)(cache->columns.count * bytes));
+            error, STATUS_FULL, "KV cache: a sequence of %llu tokens, made for at most %llu (%llu bytes per token)",
+            (unsigned long long)token_count, (unsigned long long)(sequence->column_capacity * KV_CHUNK_TOKENS),
+            (unsigned long long)(bytes / KV_CHUNK_TOKENS));
+    if (needed - sequence->column_count > free_count)
+        return error_set(error, STATUS_FULL, "KV cache: %llu tokens need %llu bytes more, %llu are free of %llu",
+                         (unsigned long long)token_count,
+                         (unsigned long long)((needed - sequence->column_count) * bytes),
+                         (unsigned long long)(free_count * bytes), (unsigned long long)(cache->columns.count * bytes));
     while (sequence->column_count < needed) {
         uint64_t column = columns_take(&cache->columns);
         column_enter(sequence, sequence->column_count++, column);
@@ -515,8 +505,7 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
     return STATUS_OK;
 }
 
-void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
-                               uint64_t column_count) {
+void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t column_count) {
     struct kv_cache *cache = sequence->cache;
     ASSERT(other->cache == cache && sequence->column_count == 0);
     ASSERT(column_count <= other->column_count && column_count <= sequence->column_capacity);
@@ -538,12 +527,10 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = columns_take(&cache->columns);
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
-        for (size_t head = 0; head < key_index_lane(config, layer + 1) - key_index_lane(config, layer);
-             head++)
+        for (size_t head = 0; head < key_index_lane(config, layer + 1) - key_index_lane(config, layer); head++)
             cache->device->operations->copy(
                 stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
-                slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),
-                config->key_index_bytes);
+                slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)), config->key_index_bytes);
     if (cache->owner == NULL) kv_copy_chunks(cache, stream, false, own, column);
     columns_give_back(&cache->columns, column);
     column_enter(sequence, index, own);
@@ -557,8 +544,8 @@ enum status kv_sequence_own_tail(struct kv_sequence *sequence, struct stream *st
     return kv_sequence_own_column(sequence, sequence->length / KV_CHUNK_TOKENS, stream, error);
 }
 
-enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other,
-                              uint64_t token_count, struct stream *stream, struct error *error) {
+enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t token_count,
+                              struct stream *stream, struct error *error) {
     struct kv_cache *cache = sequence->cache;
     const uint64_t full = token_count / KV_CHUNK_TOKENS;
     ASSERT(cache->owner == NULL && sequence->length == 0 && token_count <= other->length);
@@ -566,8 +553,7 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
     kv_sequence_drop_columns(sequence); /* reserved ones */
     kv_sequence_share_columns(sequence, other, full);
     enum status status = kv_sequence_reserve(sequence, token_count, error);
-    if (status == STATUS_OK && cache->config.windows != NULL)
-        kv_windows_share(sequence, other, token_count);
+    if (status == STATUS_OK && cache->config.windows != NULL) kv_windows_share(sequence, other, token_count);
     if (status == STATUS_OK && token_count % KV_CHUNK_TOKENS != 0) {
         kv_copy_chunks(cache, stream, false, sequence->columns[full], other->columns[full]);
         status = cache->device->operations->stream_synchronize(stream, error);
@@ -581,7 +567,9 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
     return sequence->state != NULL ? cache->device->operations->stream_synchronize(stream, error) : STATUS_OK;
 }
 
-struct kv_state *kv_sequence_state(const struct kv_sequence *sequence) { return sequence->state; }
+struct kv_state *kv_sequence_state(const struct kv_sequence *sequence) {
+    return sequence->state;
+}
 
 void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t state_end, uint64_t end) {
     if (sequence->state != NULL) kv_state_begin(sequence->state, state_end);
@@ -623,8 +611,7 @@ void kv_sequence_begin_answer(struct kv_sequence *sequence) { sequence->answer =
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
     ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
     if (token_count <= sequence->length) sequence->generation = ++sequence->cache->generations;
-    if (token_count <= sequence->length && sequence->inputs != NULL)
-        inputs_truncate(sequence->inputs, token_count);
+    if (token_count <= sequence->length && sequence->inputs != NULL) inputs_truncate(sequence->inputs, token_count);
     if (token_count <= sequence->length && sequence->cache->owner != NULL)
         sequence->cache->owner->truncate(sequence, token_count);
     if (sequence->state != NULL) kv_state_set_length(sequence->state, token_count);
@@ -660,8 +647,7 @@ struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *str
     kv_sequence_update(sequence, stream, layer_index);
     struct kv_view view = {.layout = &cache->layouts[group],
                            .pools = &cache->pools[group],
-                           .chunks =
-                               span_behind(page_table_lane(&sequence->chunks, 0), offset * sizeof(uint32_t)),
+                           .chunks = span_behind(page_table_lane(&sequence->chunks, 0), offset * sizeof(uint32_t)),
                            .chunk_stride = capacity};
     if (kv_has_quantized(sequence))
         view.quantized = span_behind(page_table_lane(&sequence->quantized, 0), offset * sizeof(uint32_t));
@@ -676,10 +662,8 @@ const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t la
     return sequence->chunks.places + lane * sequence->column_capacity;
 }
 
-struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
-                              uint64_t chunk) {
+struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head, uint64_t chunk) {
     const struct kv_cache *cache = sequence->cache;
-    return kv_pools_chunk(
-        &cache->pools[kv_group_of(&cache->config, layer_index)],
-        kv_chunk_place(sequence, kv_sequence_source_layer(sequence, layer_index), kv_head, chunk));
+    return kv_pools_chunk(&cache->pools[kv_group_of(&cache->config, layer_index)],
+                          kv_chunk_place(sequence, kv_sequence_source_layer(sequence, layer_index), kv_head, chunk));
 }

@@ -131,8 +131,7 @@ static inline size_t kv_group_of(const struct kv_cache_config *config, size_t la
 }
 static inline struct kv_group kv_group_at(const struct kv_cache_config *config, size_t group) {
     if (config->groups != NULL) return config->groups->list[group];
-    return (struct kv_group){{config->kv_head_count, config->k_dimension, config->v_dimension},
-                             config->layer_count};
+    return (struct kv_group){{config->kv_head_count, config->k_dimension, config->v_dimension}, config->layer_count};
 }
 /* Whether a sequence has of the layer what its windows see. */
 static inline bool kv_slides(const struct kv_cache_config *config, size_t layer) {
@@ -163,8 +162,8 @@ static inline struct kv_lane_place kv_lane_place(const struct kv_cache_config *c
 }
 
 /* With host_bytes 0: the slab holds everything.  Else kv_tier_create makes it. */
-enum status kv_cache_create(struct kv_cache **cache, struct device *device,
-                            const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
+enum status kv_cache_create(struct kv_cache **cache, struct device *device, const struct kv_cache_config *config,
+                            struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);
 /* Bytes of K, V and key index of one token over all layers, chunk layout included; UINT64_MAX: they do not fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
@@ -175,8 +174,8 @@ uint64_t kv_cache_fitting_tokens(const struct kv_cache_config *config, uint64_t 
 size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config); /* of a layer's chunk, at most */
 /* Another kind of key index: the blocks of the sequences that live must be built anew.  Views become invalid.  When
  * it fails there is no key index (key_index_bytes is 0). */
-enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
-                                   size_t key_index_layer_first, struct error *error) STATUS_CHECKED;
+enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes, size_t key_index_layer_first,
+                                   struct error *error) STATUS_CHECKED;
 /* Of a cache without sequences: the memory that there was KV in goes back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache); /* states of its sequences with it */
@@ -193,8 +192,7 @@ const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
 const struct kv_layout *kv_sequence_layer_layout(const struct kv_sequence *sequence, size_t layer_index);
 /* The layer whose KV a layer attends to. */
 size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index);
-const struct kv_cache_config *kv_cache_get_config(
-    const struct kv_cache *cache); /* with the key index of now */
+const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache); /* with the key index of now */
 
 /* token_capacity: what the sequence may become at most (more than the slab holds is cut to that).
  * STATUS_FULL: as many sequences live as the cache was made for.  Destroy before the cache. */
@@ -205,8 +203,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence);
 struct kv_state *kv_sequence_state(const struct kv_sequence *sequence);
 /* Makes room for tokens [0, token_count); STATUS_FULL names the bytes needed and free, and nothing has
  * changed.  Room that is already there is kept. */
-enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
-    STATUS_CHECKED;
+enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) STATUS_CHECKED;
 /* Before rows [length, end), which are reserved, are stored: the chunks of layers that slide have a place, and so have
  * states up to state_end.  May be called again for the same rows. */
 void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t state_end, uint64_t end);
@@ -226,9 +223,8 @@ uint64_t kv_sequence_cut_of(const struct kv_sequence *sequence, uint64_t token_c
  * on.  Both then have the columns of full chunks; of the chunk behind them the rows are copied, and its key index is to
  * be built.  Neither has inputs (cache/inputs.h); `other` may be cut to token_count.  STATUS_FULL as
  * kv_sequence_reserve: nothing has changed. */
-enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other,
-                              uint64_t token_count, struct stream *stream, struct error *error)
-    STATUS_CHECKED;
+enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t token_count,
+                              struct stream *stream, struct error *error) STATUS_CHECKED;
 /* Before rows are appended: the chunk that grows is not shared any more, where a cut has made it grow again.  Nothing
  * with a tier, which sees to it at the cut.  STATUS_MEMORY: there is no free column. */
 enum status kv_sequence_own_tail(struct kv_sequence *sequence, struct stream *stream, struct error *error)
@@ -251,5 +247,4 @@ void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, siz
 /* The host's own table of where the rows of a KV head are now, [chunk]; PLACE_NOWHERE: they are not in memory. */
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head);
 /* A chunk's rows in the device's memory, or with a tier in the host's; NULL: they are not in memory. */
-struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
-                              uint64_t chunk);
+struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head, uint64_t chunk);

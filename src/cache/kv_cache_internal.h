@@ -20,7 +20,7 @@ struct kv_chunk_owner {
     enum status (*divide)(struct kv_cache *cache, struct error *error);
     bool (*is_divided)(const struct kv_cache *cache);
     uint64_t (*used_bytes)(const struct kv_cache *cache);
-    void (*give_back)(struct kv_cache *cache); /* memory of chunks, when there are none */
+    void (*give_back)(struct kv_cache *cache);                             /* memory of chunks, when there are none */
     enum status (*add)(struct kv_sequence *sequence, struct error *error); /* remove follows a failure too */
     void (*remove)(struct kv_sequence *sequence);
     /* Of layers that slide: no row to come sees the chunk. */
@@ -71,7 +71,7 @@ struct open_blocks {
 struct window_columns {
     /* Owned; [column_capacity]: a chunk's column and 1, or, with an owner, 1; 0: it has none; NULL: no layer slides */
     uint32_t *columns;
-    uint64_t end;      /* no chunk from here on has one */
+    uint64_t end;                           /* no chunk from here on has one */
     uint64_t kept[KV_WINDOW_SNAPSHOTS + 1]; /* ascending; [kept_count], and room for one more */
     size_t kept_count;
     struct kv_snapshot_plan plan;
@@ -95,20 +95,15 @@ struct kv_sequence {
     struct inputs *inputs;        /* owned; NULL: none are kept */
     struct kv_state *state;       /* owned; NULL: no layer has one */
     struct window_columns windows;
-    struct kv_watch *watch;       /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
+    struct kv_watch *watch; /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
 };
 
 /* Where a chunk's rows are. */
-static inline uint32_t kv_chunk_place(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                      uint64_t chunk) {
+static inline uint32_t kv_chunk_place(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     return page_table_place(&sequence->chunks, kv_lane(&sequence->cache->config, layer, head), chunk);
 }
-static inline bool kv_has_quantized(const struct kv_sequence *sequence) {
-    return sequence->quantized.places != NULL;
-}
-static inline bool kv_has_key_index(const struct kv_sequence *sequence) {
-    return sequence->key_index.places != NULL;
-}
+static inline bool kv_has_quantized(const struct kv_sequence *sequence) { return sequence->quantized.places != NULL; }
+static inline bool kv_has_key_index(const struct kv_sequence *sequence) { return sequence->key_index.places != NULL; }
 
 /* With key_index_on_disk: layers whose blocks are in memory at once. */
 static inline size_t kv_key_index_places(const struct kv_cache_config *config) {
@@ -117,8 +112,7 @@ static inline size_t kv_key_index_places(const struct kv_cache_config *config) {
 
 /* The place in memory of a layer's blocks of the key index; without key_index_on_disk each layer has its own. */
 static inline size_t kv_key_index_place(const struct kv_cache_config *config, size_t layer) {
-    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % kv_key_index_places(config)
-                                     : layer;
+    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % kv_key_index_places(config) : layer;
 }
 
 /* The first of a layer's lanes of the key index. */
@@ -136,8 +130,7 @@ enum { KEY_INDEX_RUN = 32 };
 /* A chunk's block of the key index. */
 static inline struct span kv_key_index_block(const struct kv_sequence *sequence, size_t layer, size_t head,
                                              uint64_t chunk) {
-    const uint32_t place =
-        page_table_place(&sequence->key_index, kv_key_index_lane(sequence, layer) + head, chunk);
+    const uint32_t place = page_table_place(&sequence->key_index, kv_key_index_lane(sequence, layer) + head, chunk);
     return kv_pools_chunk(&sequence->cache->pools[0], place); /* of the key index, which all groups have */
 }
 
@@ -195,8 +188,7 @@ void kv_windows_share(struct kv_sequence *sequence, const struct kv_sequence *ot
 
 /* For a sequence without columns: the first column_count columns of `other`, which both then have.  What lies in them
  * stays as it is as long as both have them. */
-void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
-                               uint64_t column_count);
+void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t column_count);
 /* Of a sequence without tokens. */
 void kv_sequence_drop_columns(struct kv_sequence *sequence);
 /* Before what lies in a column changes: one of its own, with the same blocks, and the same chunks if they are in the
@@ -205,6 +197,5 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
                                    struct error *error) STATUS_CHECKED;
 
 /* A cache whose chunks are the owner's. */
-enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,
-                                  const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
-                                  struct error *error) STATUS_CHECKED;
+enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device, const struct kv_cache_config *config,
+                                  const struct kv_chunk_owner *owner, struct error *error) STATUS_CHECKED;

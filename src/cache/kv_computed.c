@@ -56,8 +56,8 @@ bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer, uin
     return true;
 }
 
-void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
-                               uint64_t chunk_count, uint64_t computed_count, struct ticket ticket) {
+void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first, uint64_t chunk_count,
+                               uint64_t computed_count, struct ticket ticket) {
     ASSERT(computed_count <= chunk_count);
     for (uint64_t i = 0; i < chunk_count; i++)
         for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)

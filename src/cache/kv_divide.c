@@ -83,8 +83,7 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     tier->slots.list = calloc(count, sizeof *tier->slots.list);
     tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
     if (tier->slots.list == NULL || tier->slots.stacks == NULL)
-        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots",
-                         count);
+        return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots", count);
     pool_init(&tier->slots.plain, tier, plain_bytes, 0, counts.plain);
     pool_init(&tier->slots.quantized, tier, tier->quantized_bytes, counts.plain, counts.quantized);
     TRY(slab_init(&tier->staging, device, MEMORY_SHARED, max_size(staging, 1), staging > 0 ? 1 : 0, error));
@@ -111,15 +110,15 @@ static enum status divide(struct kv_tier *tier, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     tier->host_bytes_max = tier_host_bytes(tier);
     tier_release_slots(tier);
-    tier_set_residents(
-        tier, kv_budget_residents(config, &tier->fractions, tier->wanted_lanes, tier->wanted_lane_count));
+    tier_set_residents(tier,
+                       kv_budget_residents(config, &tier->fractions, tier->wanted_lanes, tier->wanted_lane_count));
     return create_slots(tier, kv_budget_slots(config, &tier->fractions, &tier->residents), error);
 }
 
 const bool *kv_tier_staying(const struct kv_cache *cache) { return cache->tier->lane_stays; }
 
-enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
-                                       uint64_t list_bytes, struct error *error) {
+enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count, uint64_t list_bytes,
+                                       struct error *error) {
     struct kv_tier *tier = cache->tier;
     struct kv_cache_config *config = &cache->config;
     const size_t first = kv_lane(config, min_size(config->resident_layers, config->layer_count), 0);
@@ -159,12 +158,10 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
 enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,
                                       struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    ASSERT(sequence->cache->config.mixes_pages &&
-           fractions->layer_count == sequence->cache->config.layer_count);
+    ASSERT(sequence->cache->config.mixes_pages && fractions->layer_count == sequence->cache->config.layer_count);
     ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
     sequence->pages->fractions = *fractions;
-    if (tier_used_bytes(sequence->cache) > 0 || page_fractions_equal(&tier->fractions, fractions))
-        return STATUS_OK;
+    if (tier_used_bytes(sequence->cache) > 0 || page_fractions_equal(&tier->fractions, fractions)) return STATUS_OK;
     tier_drain_all(tier);
     tier->fractions = *fractions;
     return divide(tier, error);
@@ -200,9 +197,7 @@ bool kv_sequence_may_change_fractions(const struct kv_sequence *sequence) {
            document_layout(pages->sources[pages->source_count - 1].document)->fractions.layer_count > 0;
 }
 
-bool kv_sequence_divides_slots(const struct kv_sequence *sequence) {
-    return tier_used_bytes(sequence->cache) == 0;
-}
+bool kv_sequence_divides_slots(const struct kv_sequence *sequence) { return tier_used_bytes(sequence->cache) == 0; }
 
 const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence) {
     const struct sequence_pages *pages = sequence->pages;

@@ -11,25 +11,21 @@
 enum { LAYER_CHUNKS = 4 }; /* read at once, of every head; slots_min has slots for as many */
 
 uint64_t tier_sources_end(const struct kv_sequence *sequence) {
-    return sequence->pages->source_count > 0
-               ? sequence->pages->sources[sequence->pages->source_count - 1].chunk_end
-               : 0;
+    return sequence->pages->source_count > 0 ? sequence->pages->sources[sequence->pages->source_count - 1].chunk_end
+                                             : 0;
 }
 
 static enum status add_source(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
                               uint64_t chunk_end, struct error *error) {
     if (sequence->pages->source_count == TIER_SOURCES_MAX) {
         document_close(document);
-        return error_set(error, STATUS_MEMORY, "KV tier: a sequence that was cut back %d times",
-                         TIER_SOURCES_MAX);
+        return error_set(error, STATUS_MEMORY, "KV tier: a sequence that was cut back %d times", TIER_SOURCES_MAX);
     }
-    sequence->pages->sources[sequence->pages->source_count++] =
-        (struct page_source){document, chunk_first, chunk_end};
+    sequence->pages->sources[sequence->pages->source_count++] = (struct page_source){document, chunk_first, chunk_end};
     return STATUS_OK;
 }
 
-static enum status create_document(struct kv_sequence *sequence, uint64_t token_capacity,
-                                   struct error *error) {
+static enum status create_document(struct kv_sequence *sequence, uint64_t token_capacity, struct error *error) {
     const struct kv_backing *backing = &sequence->pages->backing;
     struct document *document;
     uint64_t first = tier_sources_end(sequence);
@@ -48,8 +44,7 @@ static enum status create_document(struct kv_sequence *sequence, uint64_t token_
     return STATUS_OK;
 }
 
-enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
-                                        struct error *error) {
+enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity, struct error *error) {
     ASSERT(sequence->pages->source_count == 0 && sequence->length == 0);
     TRY(create_document(sequence, token_capacity, error));
     sequence->pages->saved = true;
@@ -63,8 +58,7 @@ uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t 
     const struct document *document = pages->sources[pages->source_count - 1].document;
     if (pages->writes) return pages->saved && pages->failed == STATUS_OK ? document_id(document) : 0;
     if (document_token_count(document) < sequence->length) return 0;
-    const bool same =
-        memcmp(document_tokens(document), tokens, (size_t)sequence->length * sizeof *tokens) == 0;
+    const bool same = memcmp(document_tokens(document), tokens, (size_t)sequence->length * sizeof *tokens) == 0;
     return same ? document_id(document) : 0;
 }
 
@@ -133,8 +127,7 @@ static enum status fetch_heads(struct kv_sequence *sequence, size_t layer, const
                                           .chunk_count = wanted == NULL || wanted[head] ? count : 0,
                                           .quantized = true};
     for (size_t head = 0; head < heads; head++)
-        if (!kv_fetch_begin(&fetches[head]))
-            return kv_tier_full(sequence->cache, error);
+        if (!kv_fetch_begin(&fetches[head])) return kv_tier_full(sequence->cache, error);
     for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetches[head], error));
     return STATUS_OK;
 }
@@ -156,8 +149,8 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
             status = fetch_heads(sequence, layer, NULL, first, count, error);
             if (status == STATUS_OK)
-                status = backing->build_key_index(backing->build_context, sequence, layer,
-                                                  first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
+                status = backing->build_key_index(backing->build_context, sequence, layer, first * KV_CHUNK_TOKENS,
+                                                  count * KV_CHUNK_TOKENS, error);
             release_layer(sequence, layer);
         }
     return status;
@@ -175,8 +168,7 @@ static uint64_t has_key_index(const struct kv_sequence *other, const struct docu
 }
 
 /* What another sequence has in memory of the key index is not read again, and is there once; how many chunks. */
-static uint64_t share_key_index(struct kv_sequence *sequence, const struct document *document,
-                                uint64_t chunk_count) {
+static uint64_t share_key_index(struct kv_sequence *sequence, const struct document *document, uint64_t chunk_count) {
     const struct kv_sequence *best = NULL;
     uint64_t most = 0;
     if (!kv_has_key_index(sequence) || sequence->cache->config.key_index_on_disk) return 0;
@@ -198,8 +190,7 @@ static enum status read_run(struct kv_sequence *sequence, struct document *docum
                             size_t count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     const size_t bytes = config->key_index_bytes;
-    uint8_t *run = sequence->cache->tier->key_index_run,
-            *read = run + kv_heads_max(config) * KEY_INDEX_RUN * bytes;
+    uint8_t *run = sequence->cache->tier->key_index_run, *read = run + kv_heads_max(config) * KEY_INDEX_RUN * bytes;
     for (size_t done = 0, part; done < count; done += part) {
         part = min_size(count - done, TIER_RUN_CHUNKS);
         TRY(document_read_key_index_run(document, layer, first + done, part, read, error));
@@ -210,17 +201,16 @@ static enum status read_run(struct kv_sequence *sequence, struct document *docum
 }
 
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
-static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
-                                  uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
+static enum status load_key_index(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
+                                  uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
     const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
                       layout->key_index_bytes == sequence->pages->backing.layout.key_index_bytes;
     if (config->key_index_on_disk && !same)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "key index on disk: found %s in the document, expected %s", layout->key_index_kind,
-                         sequence->pages->backing.layout.key_index_kind);
+        return error_set(error, STATUS_UNSUPPORTED, "key index on disk: found %s in the document, expected %s",
+                         layout->key_index_kind, sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
     enum status status = STATUS_OK;
@@ -298,8 +288,8 @@ static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
     sequence->pages->writes = sequence->pages->saved = false;
 }
 
-static enum status load_document(struct kv_sequence *sequence, struct document *document,
-                                 uint64_t token_count, struct error *error) {
+static enum status load_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
+                                 struct error *error) {
     TRY(add_source(sequence, document, 0, UINT64_MAX, error));
     const uint64_t chunk_count = token_count / KV_CHUNK_TOKENS,
                    shared = share_key_index(sequence, document, chunk_count);
@@ -309,8 +299,8 @@ static enum status load_document(struct kv_sequence *sequence, struct document *
     return load_tail(sequence, token_count, error);
 }
 
-enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
-                                      uint64_t token_count, bool writable, struct error *error) {
+enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
+                                      bool writable, struct error *error) {
     ASSERT(sequence->length == 0 && sequence->pages->source_count == 0);
     ASSERT(token_count <= document_token_count(document));
     struct kv_tier *tier = sequence->cache->tier;
@@ -330,8 +320,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     sequence->pages->is_opening = true;
     status = load_document(sequence, document, token_count, error);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
-        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
-            token_count / KV_CHUNK_TOKENS;
+        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] = token_count / KV_CHUNK_TOKENS;
         sequence->pages->complete[layer] = token_count;
     }
     if (status == STATUS_OK) status = load_resident(sequence, token_count, error);
@@ -348,11 +337,9 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     return STATUS_OK;
 }
 
-static enum status copy_layer(struct kv_sequence *sequence, size_t layer, uint64_t chunk_count,
-                              struct error *error) {
+static enum status copy_layer(struct kv_sequence *sequence, size_t layer, uint64_t chunk_count, struct error *error) {
     struct error why;
-    if (chunk_count > 0)
-        TRY(kv_sequence_load_key_index(sequence, sequence->cache->tier->stream, layer, error));
+    if (chunk_count > 0) TRY(kv_sequence_load_key_index(sequence, sequence->cache->tier->stream, layer, error));
     for (uint64_t first = 0, count; first < chunk_count && sequence->pages->writes; first += count) {
         count = chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS;
         if (kv_slides(&sequence->cache->config, layer)) count = 1; /* of which some are not there */
@@ -376,8 +363,7 @@ static enum status copy_states(struct kv_sequence *sequence, struct error *error
     return STATUS_OK;
 }
 
-enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
-                                      struct error *error) {
+enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct error why;
     enum status status = create_document(sequence, token_capacity, error);
@@ -419,8 +405,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     sequence->length = sequence->pages->committed_tokens = 0;
     if (sequence->state != NULL) kv_state_set_length(sequence->state, 0);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
-        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
-            sequence->pages->complete[layer] = 0;
+        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] = sequence->pages->complete[layer] = 0;
 }
 
 /* ---- cutting back ---- */
@@ -439,8 +424,7 @@ static bool writes_anew(struct kv_sequence *sequence, uint64_t token_count) {
     const uint64_t chunk = token_count / KV_CHUNK_TOKENS;
     struct error ignored; /* of a write: whoever writes next is told */
     if (pages->committed_tokens > token_count || last->chunk_first > chunk) return false;
-    return !is_written_behind(sequence, chunk) ||
-           document_forget_pages(last->document, chunk, &ignored) == STATUS_OK;
+    return !is_written_behind(sequence, chunk) || document_forget_pages(last->document, chunk, &ignored) == STATUS_OK;
 }
 
 void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
@@ -455,8 +439,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     bool partial = token_count % KV_CHUNK_TOKENS != 0;
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
         for (size_t head = 0; head < kv_heads(config, layer); head++)
-            if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
-                kv_tier_fail(tier, &error);
+            if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK) kv_tier_fail(tier, &error);
     if (partial && kv_sequence_own_column(sequence, chunk, tier->stream, &error) != STATUS_OK)
         kv_tier_fail(tier, &error);
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)

@@ -23,15 +23,14 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch
     if (tier->slots.reserve_count == 0) {
         size_t missing = 0;
         for (size_t i = fetch->pinned; i < fetch->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
-            missing += kv_chunk_place(fetch->sequence, fetch->layer_index, fetch->kv_head,
-                                      fetch_chunk(fetch, i)) == PLACE_NOWHERE;
-        for (struct slot *slot;
-             missing > 0 && (slot = tier_slot_take(tier, &tier->slots.plain, true)) != NULL; missing--)
+            missing += kv_chunk_place(fetch->sequence, fetch->layer_index, fetch->kv_head, fetch_chunk(fetch, i)) ==
+                       PLACE_NOWHERE;
+        for (struct slot *slot; missing > 0 && (slot = tier_slot_take(tier, &tier->slots.plain, true)) != NULL;
+             missing--)
             tier->slots.reserve[tier->slots.reserve_count++] = (uint32_t)(slot - tier->slots.list);
         qsort(tier->slots.reserve, tier->slots.reserve_count, sizeof *tier->slots.reserve, by_number_down);
     }
-    return tier->slots.reserve_count > 0 ? &tier->slots.list[tier->slots.reserve[--tier->slots.reserve_count]]
-                                         : NULL;
+    return tier->slots.reserve_count > 0 ? &tier->slots.list[tier->slots.reserve[--tier->slots.reserve_count]] : NULL;
 }
 
 static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_fetch *fetch) {
@@ -41,15 +40,13 @@ static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, con
     return tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
-uint64_t kv_tier_beside_chunks(const struct kv_cache *cache) {
-    return kv_slots_beside(cache->tier->slots.plain.count);
-}
+uint64_t kv_tier_beside_chunks(const struct kv_cache *cache) { return kv_slots_beside(cache->tier->slots.plain.count); }
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to.  One of
  * a list is of a layer that is rebuilt (attention/rebuild.h): the link is not to be idle before that ends. */
 static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    uint64_t pins_max = fetch->beside ? kv_tier_beside_chunks(tier->cache)
-                                      : tier->slots.plain.count / (fetch->chunks != NULL ? 2 : 4);
+    uint64_t pins_max =
+        fetch->beside ? kv_tier_beside_chunks(tier->cache) : tier->slots.plain.count / (fetch->chunks != NULL ? 2 : 4);
     if (pins_max < 4 * fetch->chunk_count) pins_max = 4 * fetch->chunk_count;
     return fetch->scan && fetch->pinned == 0 && tier->slots.scan_pins > 0 &&
            tier->slots.scan_pins + fetch->chunk_count > pins_max;
@@ -77,8 +74,8 @@ static bool wants_quantized(const struct kv_fetch *fetch, uint64_t chunk) {
 }
 
 static uint32_t fetch_place(const struct kv_fetch *fetch, uint64_t chunk) {
-    return (wants_quantized(fetch, chunk) ? kv_quantized_place : kv_chunk_place)(
-        fetch->sequence, fetch->layer_index, fetch->kv_head, chunk);
+    return (wants_quantized(fetch, chunk) ? kv_quantized_place : kv_chunk_place)(fetch->sequence, fetch->layer_index,
+                                                                                 fetch->kv_head, chunk);
 }
 
 static struct slot *fetch_slot(const struct kv_fetch *fetch, size_t index) {
@@ -86,23 +83,21 @@ static struct slot *fetch_slot(const struct kv_fetch *fetch, size_t index) {
 }
 
 /* Rows of a chunk that lies in memory in 4 bits; false: it does not. */
-static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struct slot *slot,
-                       uint64_t chunk) {
+static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struct slot *slot, uint64_t chunk) {
     const struct kv_sequence *sequence = fetch->sequence;
     if (!kv_has_quantized(sequence) || tier_slot_is_quantized(tier, slot)) return false;
     const uint32_t place = kv_quantized_place(sequence, fetch->layer_index, fetch->kv_head, chunk);
     if (place == PLACE_NOWHERE) return false;
     const struct slot *quantized = tier_slot_at(tier, place);
     while (quantized->state == SLOT_READING) tier_drain(tier, 1);
-    tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, fetch->layer_index),
-                          tier_slot_memory(tier, quantized), tier_slot_memory(tier, slot));
+    tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, fetch->layer_index), tier_slot_memory(tier, quantized),
+                          tier_slot_memory(tier, slot));
     slot->state = SLOT_CLEAN;
     slot->parts = TIER_PARTS_ALL;
     return true;
 }
 
-static void read_missing(struct kv_fetch *fetch, struct slot *slot, uint8_t blocks,
-                         struct read_batch *batch) {
+static void read_missing(struct kv_fetch *fetch, struct slot *slot, uint8_t blocks, struct read_batch *batch) {
     struct kv_tier *tier = fetch->sequence->cache->tier;
     tier_read_blocks(tier, batch, slot, blocks);
     fetch->missed++;
@@ -185,8 +180,7 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
         if (!fetch->scan && !fetch->is_prefetch) tier_count_use(tier, slot);
     }
     while (tier->slots.reserve_count > 0) /* evictions freed slots that are not needed */
-        tier->slots.plain.free_slots[tier->slots.plain.free_count++] =
-            tier->slots.reserve[--tier->slots.reserve_count];
+        tier->slots.plain.free_slots[tier->slots.plain.free_count++] = tier->slots.reserve[--tier->slots.reserve_count];
     if (batch.count > 0) tier_batch_submit(tier, &batch);
     return fetch->pinned == fetch->chunk_count;
 }
@@ -194,8 +188,7 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
 void kv_fetch_flush(struct kv_fetch *fetch) { io_queue_flush(fetch->sequence->cache->tier->reads.queue); }
 
 static bool has_arrived(struct kv_fetch *fetch) {
-    while (fetch->arrived < fetch->pinned && fetch_slot(fetch, fetch->arrived)->state != SLOT_READING)
-        fetch->arrived++;
+    while (fetch->arrived < fetch->pinned && fetch_slot(fetch, fetch->arrived)->state != SLOT_READING) fetch->arrived++;
     return fetch->arrived == fetch->chunk_count;
 }
 
@@ -261,8 +254,7 @@ static enum status own_slot(struct kv_fetch *fetch, struct error *error) {
     const uint32_t lane = slot->lane, chunk = slot->chunk;
     if (!tier_slot_has_others(tier, slot, sequence)) return STATUS_OK;
     struct slot *own = tier_slot_take_waiting(tier, tier_pool_of(tier, slot), true);
-    if (own == NULL)
-        return kv_tier_full(tier->cache, error);
+    if (own == NULL) return kv_tier_full(tier->cache, error);
     memcpy(tier_slot_memory(tier, own), tier_slot_memory(tier, slot), tier_pool_of(tier, slot)->slot_bytes);
     slot->pins--;
     tier_slot_leave(tier, slot, sequence);
@@ -278,8 +270,7 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
     const uint32_t index = (uint32_t)chunk;
     struct kv_fetch fetch = {
         .sequence = sequence, .layer_index = layer, .kv_head = head, .chunks = &index, .chunk_count = 1};
-    if (!kv_fetch_begin(&fetch))
-        return kv_tier_full(tier->cache, error);
+    if (!kv_fetch_begin(&fetch)) return kv_tier_full(tier->cache, error);
     enum status status = kv_fetch_wait(&fetch, error);
     if (status == STATUS_OK) status = own_slot(&fetch, error);
     if (status == STATUS_OK) fetch_slot(&fetch, 0)->state = SLOT_DIRTY;
@@ -305,8 +296,7 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
                 TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
                 continue;
             }
-            if (tier_slot_dirty(tier, &tier->slots.plain, sequence, kv_lane(config, layer_index, head),
-                                chunk) != NULL)
+            if (tier_slot_dirty(tier, &tier->slots.plain, sequence, kv_lane(config, layer_index, head), chunk) != NULL)
                 continue;
             return kv_tier_full(sequence->cache, error);
         }

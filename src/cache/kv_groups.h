@@ -21,12 +21,12 @@ struct kv_group {
 /* Made once (kv_groups_init), and read by all. */
 struct kv_groups {
     size_t layer_count, stored_count, group_count; /* stored_count: the first ones have KV of their own */
-    struct kv_group list[KV_GROUPS_MAX];     /* in the order of their first layers */
-    uint8_t of_layer[KV_GROUPS_LAYERS_MAX];  /* a layer's group, */
-    uint16_t in_group[KV_GROUPS_LAYERS_MAX]; /* and its number there, */
-    uint16_t source[KV_GROUPS_LAYERS_MAX];   /* of those that store: the layer whose KV it attends to */
-    uint32_t lane_first[KV_GROUPS_LAYERS_MAX +
-                        1]; /* the first of a layer's lanes; behind the last: how many there are */
+    struct kv_group list[KV_GROUPS_MAX];           /* in the order of their first layers */
+    uint8_t of_layer[KV_GROUPS_LAYERS_MAX];        /* a layer's group, */
+    uint16_t in_group[KV_GROUPS_LAYERS_MAX];       /* and its number there, */
+    uint16_t source[KV_GROUPS_LAYERS_MAX];         /* of those that store: the layer whose KV it attends to */
+    uint32_t
+        lane_first[KV_GROUPS_LAYERS_MAX + 1]; /* the first of a layer's lanes; behind the last: how many there are */
 };
 
 /* layers: [layer_count], at least one and at most KV_GROUPS_LAYERS_MAX.  sources: [layer_count], each layer itself, or
@@ -51,7 +51,6 @@ static inline size_t kv_layer_heads(const struct kv_groups *groups, size_t kv_he
 static inline size_t kv_layer_source(const struct kv_groups *groups, size_t layer) {
     return groups != NULL ? groups->source[layer] : layer;
 }
-static inline size_t kv_layer_lane(const struct kv_groups *groups, size_t kv_head_count, size_t layer,
-                                   size_t kv_head) {
+static inline size_t kv_layer_lane(const struct kv_groups *groups, size_t kv_head_count, size_t layer, size_t kv_head) {
     return (groups != NULL ? groups->lane_first[layer] : layer * kv_head_count) + kv_head;
 }

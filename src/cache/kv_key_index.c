@@ -60,13 +60,12 @@ void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *bl
 }
 
 /* Blocks [first, end) of full chunks of a layer, all in one document, to where the view shows them. */
-static enum status read_blocks(struct kv_sequence *sequence, struct document *document, size_t layer,
-                               uint64_t first, uint64_t end, struct error *error) {
+static enum status read_blocks(struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t first,
+                               uint64_t end, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     const size_t bytes = config->key_index_bytes;
-    if (!document_key_index_written(document, layer, first, end - first))
-        TRY(document_flush(document, error));
+    if (!document_key_index_written(document, layer, first, end - first)) TRY(document_flush(document, error));
     for (uint64_t chunk = first; chunk < end;) {
         const uint64_t segment_end = (chunk / TIER_RUN_CHUNKS + 1) * TIER_RUN_CHUNKS;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
@@ -100,9 +99,8 @@ static size_t next_layer(const struct kv_cache_config *config, size_t layer) {
     return layer;
 }
 
-enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream,
-                                       size_t layer_index, uint64_t position_first, uint64_t position_end,
-                                       struct error *error) {
+enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
+                                       uint64_t position_first, uint64_t position_end, struct error *error) {
     const struct kv_cache *cache = sequence->cache;
     if (!is_on_disk(sequence, layer_index)) return STATUS_OK;
     struct key_index_place *place = place_of(sequence, layer_index);
@@ -120,8 +118,7 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
     ASSERT(sequence->open.chunks[layer_index] == chunk);
     for (size_t head = 0; head < kv_heads(&cache->config, layer_index); head++)
         cache->device->operations->upload(stream, block_at(sequence, layer_index, head, chunk),
-                                          open_block(sequence, layer_index, head),
-                                          cache->config.key_index_bytes);
+                                          open_block(sequence, layer_index, head), cache->config.key_index_bytes);
     return STATUS_OK;
 }
 
@@ -131,13 +128,12 @@ static void prefetch_next(const struct kv_sequence *sequence, size_t layer, uint
         const struct page_source *source = &sequence->pages->sources[i];
         const uint64_t end = source->chunk_end < chunk_end ? source->chunk_end : chunk_end;
         if (source->chunk_first < end)
-            document_prefetch_key_index(source->document, next, source->chunk_first,
-                                        end - source->chunk_first);
+            document_prefetch_key_index(source->document, next, source->chunk_first, end - source->chunk_first);
     }
 }
 
-enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
-                                       size_t reading_layer, struct error *error) {
+enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream, size_t reading_layer,
+                                       struct error *error) {
     const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);
     if (!is_on_disk(sequence, layer_index)) return STATUS_OK;
     struct kv_tier *tier = sequence->cache->tier;
@@ -146,8 +142,7 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
     const uint64_t closed = sequence->pages->written[layer_index], open = sequence->open.chunks[layer_index];
     const bool is_own = place->layer_end == layer_index + 1;
     if (is_own && place->chunk_first == 0) return STATUS_OK;
-    const uint64_t began = clock_ns(),
-                   end = is_own && place->chunk_first < closed ? place->chunk_first : closed;
+    const uint64_t began = clock_ns(), end = is_own && place->chunk_first < closed ? place->chunk_first : closed;
     *place = (struct key_index_place){0};
     /* Blocks of chunks that grow may still be built. */
     TRY(sequence->cache->device->operations->stream_synchronize(stream, error));
@@ -155,15 +150,14 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
     prefetch_next(sequence, layer_index, closed);
     for (size_t head = 0; head < kv_heads(config, layer_index); head++)
         if (open >= closed && open < sequence->column_count)
-            memcpy(span_host(block_at(sequence, layer_index, head, open)),
-                   open_block(sequence, layer_index, head), config->key_index_bytes);
+            memcpy(span_host(block_at(sequence, layer_index, head, open)), open_block(sequence, layer_index, head),
+                   config->key_index_bytes);
     *place = (struct key_index_place){layer_index + 1, 0};
     tier->statistics.wait_ns += clock_ns() - began;
     return STATUS_OK;
 }
 
-enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk,
-                               struct error *error) {
+enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk, struct error *error) {
     if (!is_on_disk(sequence, layer) || chunk >= sequence->pages->written[layer]) return STATUS_OK;
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
@@ -173,8 +167,7 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
     TRY(document_read_key_index_run(document, layer, chunk, 1, tier->key_index_run, error));
     for (size_t head = 0; head < kv_heads(config, layer); head++)
         memcpy(open_block(sequence, layer, head),
-               tier->key_index_run + head * TIER_RUN_CHUNKS * config->key_index_bytes,
-               config->key_index_bytes);
+               tier->key_index_run + head * TIER_RUN_CHUNKS * config->key_index_bytes, config->key_index_bytes);
     sequence->open.chunks[layer] = chunk;
     return STATUS_OK;
 }

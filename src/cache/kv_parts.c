@@ -12,8 +12,7 @@ static uint8_t parts_of(const struct kv_tier *tier, uint8_t blocks) {
     uint8_t parts = 0;
     for (size_t block = 0; block < KV_CHUNK_BLOCKS; block++) {
         if ((blocks >> block & 1) == 0) continue;
-        const size_t first = block * block_bytes / part_bytes,
-                     last = ((block + 1) * block_bytes - 1) / part_bytes;
+        const size_t first = block * block_bytes / part_bytes, last = ((block + 1) * block_bytes - 1) / part_bytes;
         for (size_t part = first; part <= last; part++) parts |= (uint8_t)(1u << part);
     }
     return parts;
@@ -33,8 +32,8 @@ static size_t next_run(const struct kv_tier *tier, uint8_t wanted, uint8_t reada
 size_t tier_requests_of(const struct kv_tier *tier, uint8_t blocks) {
     if (tier->page_parts.count == 0) return 1;
     size_t requests = 0;
-    for (size_t first = 0, length;
-         (length = next_run(tier, parts_of(tier, blocks), TIER_PARTS_ALL, &first)) > 0; first += length)
+    for (size_t first = 0, length; (length = next_run(tier, parts_of(tier, blocks), TIER_PARTS_ALL, &first)) > 0;
+         first += length)
         requests++;
     return max_size(requests, 1);
 }
@@ -60,8 +59,7 @@ void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slo
     if (there == 0) {
         const bool whole = blocks == UINT8_MAX || !has_parts(tier, slot);
         size_t first = 0;
-        if (whole ||
-            next_run(tier, parts_of(tier, blocks), TIER_PARTS_ALL, &first) == tier->page_parts.count) {
+        if (whole || next_run(tier, parts_of(tier, blocks), TIER_PARTS_ALL, &first) == tier->page_parts.count) {
             slot->parts = TIER_PARTS_ALL;
             tier_batch_add(tier, batch, slot, 0, 0);
             return;

@@ -20,21 +20,18 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
                                    .part_count = place->part_count};
     struct error error;
     if (tier->lane_stays[slot->lane]) tier->statistics.resident_read_pages++;
-    enum status status =
-        completion->status == STATUS_OK
-            ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
-            : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
+    enum status status = completion->status == STATUS_OK
+                             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
+                             : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
     if (status != STATUS_OK) {
         if (tier->failed == STATUS_OK)
             tier->failed_document = document_id(tier_document_of(slot->sequence, slot->chunk));
         kv_tier_fail(tier, &error);
-        slot->parts &=
-            (uint8_t) ~(((1u << place->part_count) - 1) << place->part_first); /* others may have it */
+        slot->parts &= (uint8_t) ~(((1u << place->part_count) - 1) << place->part_first); /* others may have it */
     } else if (tier_slot_is_quantized(tier, slot)) {
         memcpy(tier_slot_memory(tier, slot), memory, tier->quantized_bytes);
     } else if (slot->reads_quantized) {
-        tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, lane.layer), memory,
-                              tier_slot_memory(tier, slot));
+        tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, lane.layer), memory, tier_slot_memory(tier, slot));
     }
     ASSERT(slot->state == SLOT_READING && slot->reading > 0);
     if (--slot->reading == 0) slot->state = SLOT_CLEAN;
@@ -63,8 +60,7 @@ static void pages_arrived(struct kv_tier *tier, const struct io_completion *comp
         size_t page_bytes =
             tier->slots.list[first->slot].reads_quantized ? reads->page_bytes : tier->slots.plain.slot_bytes;
         size_t pages = (completions[i].request.bytes + page_bytes - 1) / page_bytes;
-        uint8_t *memory =
-            (uint8_t *)completions[i].request.memory - first->part_first * tier->page_parts.bytes;
+        uint8_t *memory = (uint8_t *)completions[i].request.memory - first->part_first * tier->page_parts.bytes;
         if (reads->trace != NULL) trace_read(tier, tag, pages);
         struct kv_sequence *owner = tier->slots.list[first->slot].sequence;
         for (size_t p = 0; p < pages; p++, tag++) {
@@ -113,27 +109,24 @@ static void register_memory(struct kv_tier *tier) {
     if (slab_exists(&tier->staging))
         (void)io_queue_register_memory(tier->reads.queue, tier->reads.pages, tier->staging.pool.slot_bytes);
     for (size_t i = 0; to_plain && i < slab_buffer_count(plain); i++)
-        (void)io_queue_register_memory(tier->reads.queue, plain->pool.buffers[i].host,
-                                       plain->pool.buffers[i].bytes);
+        (void)io_queue_register_memory(tier->reads.queue, plain->pool.buffers[i].host, plain->pool.buffers[i].bytes);
 }
 
 void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {
     struct tier_reads *reads = &tier->reads;
     register_memory(tier);
-    for (tags_retire(tier); reads->tag_next + batch->count - reads->tag_oldest > reads->ring_pages;
-         tags_retire(tier))
+    for (tags_retire(tier); reads->tag_next + batch->count - reads->tag_oldest > reads->ring_pages; tags_retire(tier))
         tier_drain(tier, 1);
     for (size_t i = 0; i < batch->count; i++) {
         size_t place = (reads->tag_next + i) % reads->ring_pages;
         reads->ring[place] = (struct tier_place){(uint32_t)(batch->slots[i] - tier->slots.list),
                                                  batch->reads[i].part_first, batch->reads[i].part_count};
         if (reads->trace != NULL) reads->began_ns[place] = clock_ns();
-        if (batch->slots[i]->reads_quantized)
-            batch->reads[i].memory = reads->pages + place * reads->page_bytes;
+        if (batch->slots[i]->reads_quantized) batch->reads[i].memory = reads->pages + place * reads->page_bytes;
     }
     for (size_t next = 0; next < batch->count;) {
-        enum status status = document_read_pages(batch->document, reads->queue, batch->reads, batch->count,
-                                                 &next, reads->tag_next);
+        enum status status =
+            document_read_pages(batch->document, reads->queue, batch->reads, batch->count, &next, reads->tag_next);
         if (status != STATUS_OK) tier_drain(tier, 1); /* full */
     }
     reads->tag_next += batch->count;
@@ -192,8 +185,8 @@ struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool
     return slot;
 }
 
-struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
-                             size_t lane, uint64_t chunk) {
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence, size_t lane,
+                             uint64_t chunk) {
     struct slot *slot = tier_slot_take_waiting(tier, pool, true);
     if (slot != NULL) tier_slot_give(tier, slot, sequence, lane, chunk, SLOT_DIRTY);
     return slot;

@@ -59,8 +59,7 @@ static enum status write_positions(const struct kv_sequence *sequence, struct do
     for (size_t i = 0; i < saved_count; i++)
         if (!has(wanted, count, saved[i])) document_forget_state(document, saved[i]);
     for (size_t i = 0; i < count; i++)
-        if (!has(saved, saved_count, wanted[i]))
-            TRY(document_write_state(document, wanted[i], no_bytes, NULL, error));
+        if (!has(saved, saved_count, wanted[i])) TRY(document_write_state(document, wanted[i], no_bytes, NULL, error));
     return STATUS_OK;
 }
 
@@ -116,8 +115,7 @@ enum status tier_copy_states(struct kv_sequence *sequence, struct document *from
                              struct error *error) {
     uint64_t positions[STORE_STATES_MAX];
     if (sequence->state == NULL) return STATUS_OK;
-    const size_t bytes = sequence->cache->config.state_floats * sizeof(float),
-                 count = document_states(from, positions);
+    const size_t bytes = sequence->cache->config.state_floats * sizeof(float), count = document_states(from, positions);
     uint8_t *memory = malloc(bytes);
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "KV tier: no memory for a state");
     enum status status = STATUS_OK;

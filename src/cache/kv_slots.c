@@ -59,9 +59,7 @@ enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
 
 /* ---- who reads ---- */
 
-static struct ticket oldest_of(const struct tier_readers *readers) {
-    return readers->list[readers->first].ticket;
-}
+static struct ticket oldest_of(const struct tier_readers *readers) { return readers->list[readers->first].ticket; }
 
 static void forget_oldest(struct tier_readers *readers) {
     readers->first = (readers->first + 1) % TIER_READERS_MAX;
@@ -122,15 +120,13 @@ struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot) {
 
 struct slot *tier_slot_at(const struct kv_tier *tier, uint32_t place) {
     const bool quantized = place_pool(place) == POOL_QUANTIZED;
-    return &tier->slots.list[(quantized ? tier->slots.quantized.first : tier->slots.plain.first) +
-                             place_slot(place)];
+    return &tier->slots.list[(quantized ? tier->slots.quantized.first : tier->slots.plain.first) + place_slot(place)];
 }
 
 static uint32_t slot_place(const struct kv_tier *tier, const struct slot *slot) {
     const uint64_t index = (uint64_t)(slot - tier->slots.list);
-    return tier_slot_is_quantized(tier, slot)
-               ? place_make(POOL_QUANTIZED, index - tier->slots.quantized.first)
-               : place_make(POOL_ROWS, index - tier->slots.plain.first);
+    return tier_slot_is_quantized(tier, slot) ? place_make(POOL_QUANTIZED, index - tier->slots.quantized.first)
+                                              : place_make(POOL_ROWS, index - tier->slots.plain.first);
 }
 
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
@@ -138,8 +134,7 @@ uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
 }
 
 /* The sequence's table of the slot's form. */
-static struct page_table *table_of(const struct kv_tier *tier, const struct slot *slot,
-                                   struct kv_sequence *sequence) {
+static struct page_table *table_of(const struct kv_tier *tier, const struct slot *slot, struct kv_sequence *sequence) {
     return tier_slot_is_quantized(tier, slot) ? &sequence->quantized : &sequence->chunks;
 }
 
@@ -153,12 +148,10 @@ static void set_place(const struct kv_tier *tier, const struct slot *slot, struc
 }
 
 /* Of the others that share the slot the first one from `s` on; NULL: none. */
-static struct kv_sequence *next_user(const struct kv_tier *tier, const struct slot *slot,
-                                     struct kv_sequence *s) {
+static struct kv_sequence *next_user(const struct kv_tier *tier, const struct slot *slot, struct kv_sequence *s) {
     const uint32_t place = slot_place(tier, slot);
     for (; slot->is_shared && s != NULL; s = s->next)
-        if (s != slot->sequence && slot->chunk < s->column_count && place_in(tier, slot, s) == place)
-            return s;
+        if (s != slot->sequence && slot->chunk < s->column_count && place_in(tier, slot, s) == place) return s;
     return NULL;
 }
 
@@ -218,8 +211,7 @@ void tier_slot_free(struct kv_tier *tier, struct slot *slot) {
     pool->free_slots[pool->free_count++] = (uint32_t)(slot - tier->slots.list);
 }
 
-bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
-                          const struct kv_sequence *sequence) {
+bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot, const struct kv_sequence *sequence) {
     return slot->sequence != sequence || next_user(tier, slot, tier->cache->sequences) != NULL;
 }
 
@@ -243,8 +235,7 @@ struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence,
     const size_t layer = at.layer, head = at.kv_head;
     const struct document *document = tier_document_of(sequence, chunk);
     const struct page_read read = {.layer = (uint32_t)layer, .kv_head = (uint32_t)head, .chunk = chunk};
-    if (document != NULL && document_read_is_tail(document, &read))
-        return NULL; /* others may have its page */
+    if (document != NULL && document_read_is_tail(document, &read)) return NULL; /* others may have its page */
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL && document != NULL; s = s->next) {
         if (s == sequence || chunk >= s->column_count) continue;
         const uint32_t place = (quantized ? kv_quantized_place : kv_chunk_place)(s, layer, head, chunk);
@@ -304,16 +295,13 @@ static struct slot *take_victim(struct kv_tier *tier, struct tier_pool *pool) {
 }
 
 /* Of the next `sample` slots that may go the one that is used least; NULL: none of the next `slots_max`. */
-static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t slots_max,
-                               size_t sample) {
+static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uint64_t slots_max, size_t sample) {
     struct slot *victim = NULL;
     size_t seen = 0;
     for (uint64_t i = 0; i < slots_max && seen < sample; i++) {
         struct slot *slot = &tier->slots.list[pool->first + pool->hand];
-        const struct slot *later =
-            slot + (pool->hand + TIER_PREFETCH_CHUNKS < pool->count ? TIER_PREFETCH_CHUNKS : 0);
-        if (later->sequence != NULL)
-            __builtin_prefetch(tier_uses_at(later->sequence, later->lane, later->chunk), 0);
+        const struct slot *later = slot + (pool->hand + TIER_PREFETCH_CHUNKS < pool->count ? TIER_PREFETCH_CHUNKS : 0);
+        if (later->sequence != NULL) __builtin_prefetch(tier_uses_at(later->sequence, later->lane, later->chunk), 0);
         pool->hand = (pool->hand + 1) % pool->count;
         if (slot->is_victim || !may_go(tier, slot)) continue;
         seen++;
@@ -328,8 +316,8 @@ static struct slot *least_used(struct kv_tier *tier, struct tier_pool *pool, uin
 void tier_admit(struct kv_tier *tier, struct slot *slot) {
     if (tier->cache->config.eviction != KV_EVICT_FREQUENCY_ADMITTED) return;
     struct slot *other = least_used(tier, tier_pool_of(tier, slot), SAMPLE_SLOTS * 4, SAMPLE_SLOTS);
-    tier_make_victim(
-        tier, other != NULL && other != slot && worth_of(tier, other) < worth_of(tier, slot) ? other : slot);
+    tier_make_victim(tier,
+                     other != NULL && other != slot && worth_of(tier, other) < worth_of(tier, slot) ? other : slot);
 }
 
 uint64_t tier_vacant_slots(const struct tier_pool *pool) {
@@ -347,8 +335,8 @@ struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool s
     return slot;
 }
 
-void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
-                    uint64_t chunk, enum slot_state state) {
+void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
+                    enum slot_state state) {
     *slot = (struct slot){.sequence = sequence,
                           .lane = (uint32_t)lane,
                           .chunk = (uint32_t)chunk,

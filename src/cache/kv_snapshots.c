@@ -20,8 +20,8 @@ size_t kv_snapshots_thin(const struct kv_snapshot_plan *plan, uint64_t *position
         size_t least = count - 2;
         double least_gap = HUGE_VAL;
         for (size_t i = 0; i + 1 < count; i++) {
-            const double gap = kv_snapshot_gap(i > 0 ? positions[i - 1] : 0, positions[i], positions[i + 1],
-                                               positions[count - 1]);
+            const double gap =
+                kv_snapshot_gap(i > 0 ? positions[i - 1] : 0, positions[i], positions[i + 1], positions[count - 1]);
             if (kv_snapshot_is_wanted(plan, positions[i]) || gap >= least_gap) continue;
             least = i;
             least_gap = gap;

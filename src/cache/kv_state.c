@@ -113,8 +113,7 @@ static void evict(struct kv_state *state, uint64_t end) {
 
 static void keep(struct kv_state *state, size_t slot) {
     if (state->slots[slot].is_kept) return;
-    if (snapshot_count(state) == kv_state_snapshots(state))
-        evict(state, state->slots[slot].position);
+    if (snapshot_count(state) == kv_state_snapshots(state)) evict(state, state->slots[slot].position);
     state->slots[slot].is_kept = true;
 }
 

@@ -23,8 +23,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->lane_stays = calloc(kv_lane_count(config), sizeof *tier->lane_stays);
     tier->fetches = calloc(kv_heads_max(config), sizeof *tier->fetches);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
-    ASSERT(!config->mixes_pages ||
-           (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
+    ASSERT(!config->mixes_pages || (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
     tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
     memset(tier->fractions.sixteenths, PAGE_FRACTION_WHOLE / 2,
            tier->fractions.layer_count); /* until a sequence has its own */
@@ -68,8 +67,8 @@ static void remove_sequence(struct kv_sequence *sequence) {
     sequence->pages = NULL;
 }
 
-enum status kv_tier_create(struct kv_cache **cache, struct device *device,
-                           const struct kv_cache_config *config, struct error *error) {
+enum status kv_tier_create(struct kv_cache **cache, struct device *device, const struct kv_cache_config *config,
+                           struct error *error) {
     static const struct kv_chunk_owner owner = {.create = create,
                                                 .destroy = destroy,
                                                 .divide = tier_divide,
@@ -84,14 +83,12 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
     return kv_cache_create_owned(cache, device, config, &owner, error);
 }
 
-#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
-    COUNTER_ROW(KIND, UNIT, struct kv_tier_statistics, MEMBER, NAME, HELP)
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) COUNTER_ROW(KIND, UNIT, struct kv_tier_statistics, MEMBER, NAME, HELP)
 static const struct counter counter_rows[] = {
     ROW(LEVEL, BYTES, host_bytes, "host_bytes", "Slots ever used, key index, tables and buffers."),
     ROW(TOTAL, BYTES, read_bytes, "read_bytes", "Pages read from disk."),
     ROW(TOTAL, ITEMS, read_pages, "read_pages", "Pages read from disk."),
-    ROW(TOTAL, ITEMS, read_requests, "read_requests",
-        "Requests to the disk for them: neighbours are read in one."),
+    ROW(TOTAL, ITEMS, read_requests, "read_requests", "Requests to the disk for them: neighbours are read in one."),
     ROW(TOTAL, BYTES, write_bytes, "write_bytes", "Pages written to disk."),
     ROW(TOTAL, ITEMS, hits, "hits", "Chunks attended to that were in memory."),
     ROW(TOTAL, ITEMS, misses, "misses", "Chunks attended to that were read."),
@@ -122,8 +119,7 @@ enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struc
     if (tier == NULL) return STATUS_OK;
     free(tier->reads.began_ns);
     tier->reads.trace = NULL;
-    tier->reads.began_ns =
-        trace != NULL ? calloc(tier->reads.ring_pages, sizeof *tier->reads.began_ns) : NULL;
+    tier->reads.began_ns = trace != NULL ? calloc(tier->reads.ring_pages, sizeof *tier->reads.began_ns) : NULL;
     if (trace != NULL && tier->reads.began_ns == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: no memory for the times of reads");
     tier->reads.trace = trace;
@@ -178,8 +174,7 @@ enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count
         struct kv_residents fewer = tier->residents;
         if (fewer.layer_count + fewer.lane_count == 0)
             return tier_without_disk(sequence, tier_failure_status(sequence), error,
-                                     "and for the KV of %" PRIu64
-                                     " tokens that the disk does not have --kv-host "
+                                     "and for the KV of %" PRIu64 " tokens that the disk does not have --kv-host "
                                      "lacks at least %" PRIu64 " bytes",
                                      token_count - tier_sources_end(sequence) * KV_CHUNK_TOKENS,
                                      kv_budget_slot_bytes(&sequence->cache->config, lack));

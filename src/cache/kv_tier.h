@@ -79,8 +79,8 @@
 #include "platform/trace.h"
 
 /* A cache whose chunks are in RAM under config->host_bytes, and on disk. */
-enum status kv_tier_create(struct kv_cache **cache, struct device *device,
-                           const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
+enum status kv_tier_create(struct kv_cache **cache, struct device *device, const struct kv_cache_config *config,
+                           struct error *error) STATUS_CHECKED;
 
 /* What one KV head needs for one attention: begun in order, released in any. */
 struct kv_fetch {
@@ -97,8 +97,7 @@ struct kv_fetch {
     bool ahead;       /* others are attended to first: it waits for no work of the device */
     bool beside;      /* a scan's, read while other chunks are computed: none is released before that ends */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
-    bool
-        quantized; /* full chunks may come in 4 bits, where the tier has them in 4 bits; else all come as rows */
+    bool quantized;   /* full chunks may come in 4 bits, where the tier has them in 4 bits; else all come as rows */
     /* Set by the tier; all count chunks. */
     size_t pinned;        /* with a slot */
     size_t arrived;       /* pinned and in memory */
@@ -142,15 +141,15 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
 /* With key_index_on_disk, around building the key index of a layer's rows [position_first, position_end): the block of
  * the chunk that grows, and those that it is built of, come to where the view shows them, and it is kept.  On the
  * stream.  Nothing in other caches.  STATUS_DOCUMENT: damaged. */
-enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream,
-                                       size_t layer_index, uint64_t position_first, uint64_t position_end,
-                                       struct error *error) STATUS_CHECKED;
+enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
+                                       uint64_t position_first, uint64_t position_end, struct error *error)
+    STATUS_CHECKED;
 void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
                                 uint64_t position_end);
 /* Reads all of the layer's key index into memory, checks it and waits.  It stays until a layer other than the next one
  * is loaded or appended to.  stream: that it is built on.  Does nothing in other caches.  STATUS_DOCUMENT: damaged. */
-enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
-                                       size_t layer_index, struct error *error) STATUS_CHECKED;
+enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
+                                       struct error *error) STATUS_CHECKED;
 /* Writes a layer's full chunks of the first token_count tokens to the disk, behind the computation.  Without a document
  * to write to they stay in RAM.  Without slots to quantize them into (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
@@ -175,8 +174,7 @@ void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *w
 /* Whether RAM will hold what such a sequence computes until it has token_count tokens, while older chunks of any head
  * come from the disk; resident layers make room.  All other possible sequences are taken to need as much.  STATUS_OK
  * for any sequence that writes a document.  STATUS_IO or STATUS_MEMORY, as kv_tier_full. */
-enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
-    STATUS_CHECKED;
+enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count, struct error *error) STATUS_CHECKED;
 /* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
  * it is saved or not.  Slots that nobody has used yet are divided anew. */
 enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,
@@ -194,14 +192,13 @@ const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *seq
  * Reads the key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew.  The
  * document's fractions become the sequence's; where pages are mixed, a document of plain pages has fractions of zero.
  * writable: the document is opened to be appended to, and token_count is all of it. */
-enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
-                                      uint64_t token_count, bool writable, struct error *error)
-    STATUS_CHECKED;
+enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
+                                      bool writable, struct error *error) STATUS_CHECKED;
 /* For a sequence that only reads its document: what is computed from here on is saved in a new one, into which the
  * pages so far are copied, checked.  When it fails the sequence is as it was, if there is no room for a document, or
  * empty (kv_sequence_close_documents), if what is copied could not be read. */
-enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
-                                      struct error *error) STATUS_CHECKED;
+enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity, struct error *error)
+    STATUS_CHECKED;
 /* What its K and V are computed from (cache/inputs.h), taken over: committed, cut back and closed with the sequence's
  * documents.  NULL: nothing is kept. */
 struct inputs;
@@ -222,13 +219,12 @@ bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id);
 /* An empty sequence again, without documents. */
 void kv_sequence_close_documents(struct kv_sequence *sequence);
 /* A new document that the sequence's KV will be saved in (kv_sequence_commit). */
-enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity,
-                                        struct error *error) STATUS_CHECKED;
+enum status kv_sequence_create_document(struct kv_sequence *sequence, uint64_t token_capacity, struct error *error)
+    STATUS_CHECKED;
 /* The sequence is being saved: commits will name all of its tokens. */
 bool kv_sequence_is_saved(const struct kv_sequence *sequence);
 /* Makes the stored tokens durable, behind the computation.  tokens: [kv_sequence_length]. */
-enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error)
-    STATUS_CHECKED;
+enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) STATUS_CHECKED;
 /* Waits until the last commit is durable.  The first failure of a write, of whatever kv_sequence_write and
  * kv_sequence_commit asked for since the sequence was made; those two go on without the disk and say nothing. */
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
@@ -237,15 +233,15 @@ bool kv_sequence_is_flushed(const struct kv_sequence *sequence); /* kv_sequence_
 /* Keeps the chunks of more KV heads in RAM, beside the resident layers: of lanes (kv_lane, each once, the most wanted
  * first) as many of the first ones as the budget holds whole beside list_bytes of rows of lists
  * (struct kv_cache_config).  Call before there is KV in the tier. */
-enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
-                                       uint64_t list_bytes, struct error *error) STATUS_CHECKED;
+enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count, uint64_t list_bytes,
+                                       struct error *error) STATUS_CHECKED;
 /* [kv_lane]: the head is one of those, or of a resident layer.  The tier's, and changes with it. */
 const bool *kv_tier_staying(const struct kv_cache *cache);
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t read_requests; /* neighbours on the disk are read in one; parts of a page in several */
-    uint64_t hits, misses;  /* chunks that were fetched to be attended to */
+    uint64_t read_requests;             /* neighbours on the disk are read in one; parts of a page in several */
+    uint64_t hits, misses;              /* chunks that were fetched to be attended to */
     uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
     uint64_t wait_ns;                   /* time in which nothing could be computed */
     uint64_t key_index_read_bytes;      /* with key_index_on_disk */
@@ -258,8 +254,7 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
 extern const struct counter_table kv_tier_counters;
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */
-enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error)
-    STATUS_CHECKED;
+enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error) STATUS_CHECKED;
 /* No slot can be had, and why: the tier's failure, STATUS_IO when writing has failed, else STATUS_MEMORY. */
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error);
 /* The first failure; STATUS_OK: none. */

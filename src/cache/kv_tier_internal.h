@@ -107,7 +107,7 @@ struct tier_reads {
     uint8_t *pages;                /* [ring_pages][page_bytes], staging: where a tag's 4-bit page is read */
     size_t page_bytes;             /* a 4-bit chunk, rounded up to pages; 0: there are none */
     struct trace *trace;           /* borrowed; NULL: none */
-    uint64_t *began_ns; /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
+    uint64_t *began_ns;            /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
 };
 
 struct kv_tier {
@@ -129,7 +129,7 @@ struct kv_tier {
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
     uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
-    struct kv_fetch *fetches; /* owned; [kv_heads_max]: of one layer of a document that is opened or copied */
+    struct kv_fetch *fetches;        /* owned; [kv_heads_max]: of one layer of a document that is opened or copied */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -157,9 +157,9 @@ struct sequence_pages {
     struct error failure;
     uint64_t committed_tokens;       /* of what is saved */
     struct page_fractions fractions; /* which of its full chunks are in 4 bits; no layers: all are */
-    uint32_t *held; /* [layer][kv head]: the first slot that the head holds (residency.h) */
-    uint64_t warm_lane, warm_chunk; /* up to which kv_sequence_warm has looked */
-    uint8_t *uses; /* [layer][kv head][column_capacity]: how often a chunk was chosen */
+    uint32_t *held;                  /* [layer][kv head]: the first slot that the head holds (residency.h) */
+    uint64_t warm_lane, warm_chunk;  /* up to which kv_sequence_warm has looked */
+    uint8_t *uses;                   /* [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */
     uint64_t *complete;      /* rows below it are complete */
@@ -197,15 +197,13 @@ static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, siz
     const struct page_fractions *fractions = &sequence->pages->fractions;
     return kv_has_quantized(sequence) &&
            (fractions->layer_count == 0 ||
-            page_fractions_is_quantized(fractions, layer, head, kv_heads(&sequence->cache->config, layer),
-                                        chunk));
+            page_fractions_is_quantized(fractions, layer, head, kv_heads(&sequence->cache->config, layer), chunk));
 }
 
 /* Where a full chunk is in the form that stays. */
-static inline uint32_t kv_stored_place(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                       uint64_t chunk) {
-    return (kv_chunk_is_quantized(sequence, layer, head, chunk) ? kv_quantized_place : kv_chunk_place)(
-        sequence, layer, head, chunk);
+static inline uint32_t kv_stored_place(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    return (kv_chunk_is_quantized(sequence, layer, head, chunk) ? kv_quantized_place : kv_chunk_place)(sequence, layer,
+                                                                                                       head, chunk);
 }
 
 /* ---- kv_slots.c ---- */
@@ -235,13 +233,12 @@ bool tier_wait_reader(struct kv_tier *tier); /* for the oldest work that does; f
 /* A slot for a new chunk, after an eviction if need be; NULL: all are pinned, not on disk yet, or read by the
  * device. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan);
-void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
-                    uint64_t chunk, enum slot_state state);
+void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
+                    enum slot_state state);
 void tier_slot_free(struct kv_tier *tier, struct slot *slot);
 /* A sequence's chunk goes from its table; the slot is free unless others have it. */
 void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence);
-bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
-                          const struct kv_sequence *sequence);
+bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot, const struct kv_sequence *sequence);
 /* Another sequence that has the same page in memory, or on its way there, shares the slot; NULL: none has. */
 struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
                              bool quantized);
@@ -275,8 +272,8 @@ void tier_forget_chunk(struct kv_sequence *sequence, size_t layer, size_t head, 
 /* tier_slot_take, waiting if need be; NULL: no chunk may be evicted. */
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 /* The same for a chunk that is in none of the pool, in SLOT_DIRTY. */
-struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence,
-                             size_t lane, uint64_t chunk);
+struct slot *tier_slot_dirty(struct kv_tier *tier, struct tier_pool *pool, struct kv_sequence *sequence, size_t lane,
+                             uint64_t chunk);
 
 /* ---- kv_parts.c ---- */
 
@@ -303,8 +300,8 @@ void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *bl
 
 /* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
  * key_index_on_disk. */
-enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk,
-                               struct error *error) STATUS_CHECKED;
+enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk, struct error *error)
+    STATUS_CHECKED;
 
 /* ---- kv_fetch.c ---- */
 
@@ -342,15 +339,15 @@ enum status tier_copy_states(struct kv_sequence *sequence, struct document *from
 /* ---- kv_write.c ---- */
 
 /* A layer's chunks from the last one that was written up to chunk_end. */
-enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
-                              struct error *error) STATUS_CHECKED;
+enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end, struct error *error)
+    STATUS_CHECKED;
 /* Of layers with windows, a chunk that no row to come sees: of all of them, in RAM and on disk; and of a layer those
  * of the batch that no row from `position` on sees, nor one behind a planned snapshot. */
 void tier_drop(struct kv_sequence *sequence, uint64_t chunk);
 void tier_drop_behind(struct kv_sequence *sequence, size_t layer, uint64_t position);
 /* Copies the pages of one head that are in memory now, and their key index, into the document that is being written. */
-enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
-                            size_t count, struct error *error) STATUS_CHECKED;
+enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first, size_t count,
+                            struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why);
 

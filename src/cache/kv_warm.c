@@ -8,16 +8,14 @@ enum { WARM_CHUNKS = 64 }; /* a call's: 1 MB of f16 rows of 64 values, 20 ms of 
 static size_t find_cold(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk_end,
                         uint64_t *chunk, uint32_t *chunks) {
     struct kv_tier *tier = sequence->cache->tier;
-    uint64_t plain = tier_vacant_slots(&tier->slots.plain),
-             quantized = tier_vacant_slots(&tier->slots.quantized);
+    uint64_t plain = tier_vacant_slots(&tier->slots.plain), quantized = tier_vacant_slots(&tier->slots.quantized);
     size_t count = 0;
     for (; *chunk < chunk_end && count < WARM_CHUNKS; ++*chunk) {
         if (kv_slides(&sequence->cache->config, layer) && !kv_windows_has(sequence, *chunk)) continue;
-        const bool is_quantized = *chunk < sequence->pages->quantized_end[layer] &&
-                                  kv_chunk_is_quantized(sequence, layer, head, *chunk);
+        const bool is_quantized =
+            *chunk < sequence->pages->quantized_end[layer] && kv_chunk_is_quantized(sequence, layer, head, *chunk);
         uint64_t *left = is_quantized ? &quantized : &plain;
-        const uint32_t place =
-            (is_quantized ? kv_quantized_place : kv_chunk_place)(sequence, layer, head, *chunk);
+        const uint32_t place = (is_quantized ? kv_quantized_place : kv_chunk_place)(sequence, layer, head, *chunk);
         if (place != PLACE_NOWHERE || *left == 0) continue;
         chunks[count++] = (uint32_t)*chunk;
         --*left;
@@ -25,8 +23,8 @@ static size_t find_cold(const struct kv_sequence *sequence, size_t layer, size_t
     return count;
 }
 
-static enum status read_chunks(struct kv_sequence *sequence, size_t layer, size_t head,
-                               const uint32_t *chunks, size_t count, struct error *error) {
+static enum status read_chunks(struct kv_sequence *sequence, size_t layer, size_t head, const uint32_t *chunks,
+                               size_t count, struct error *error) {
     struct kv_fetch fetch = {.sequence = sequence,
                              .layer_index = layer,
                              .kv_head = head,
@@ -54,8 +52,7 @@ enum status kv_sequence_warm(struct kv_sequence *sequence, bool *more, struct er
     struct sequence_pages *pages = sequence->pages;
     uint32_t chunks[WARM_CHUNKS];
     for (size_t count = 0; pages->warm_lane < lanes && count == 0;) {
-        if (tier_vacant_slots(&tier->slots.plain) + tier_vacant_slots(&tier->slots.quantized) == 0)
-            return STATUS_OK;
+        if (tier_vacant_slots(&tier->slots.plain) + tier_vacant_slots(&tier->slots.quantized) == 0) return STATUS_OK;
         const struct kv_lane_place at = kv_lane_place(config, pages->warm_lane);
         const size_t layer = at.layer, head = at.kv_head;
         const uint64_t chunk_end =

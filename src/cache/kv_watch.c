@@ -21,9 +21,7 @@ static const struct counter counter_rows[] = {
 const struct counter_table kv_watch_counters = COUNTER_TABLE("", struct kv_watch_counts, counter_rows);
 
 /* Lines of a map: each layer has as many as the one with the most KV heads. */
-static size_t map_lines(const struct kv_cache_config *config) {
-    return config->layer_count * kv_heads_max(config);
-}
+static size_t map_lines(const struct kv_cache_config *config) { return config->layer_count * kv_heads_max(config); }
 
 static enum status watch_begin(struct kv_sequence *sequence, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
@@ -90,8 +88,7 @@ static size_t lane_of(const struct kv_sequence *sequence, size_t layer, size_t k
     return kv_lane(&sequence->cache->config, kv_sequence_source_layer(sequence, layer), kv_head);
 }
 
-void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed,
-                   size_t count) {
+void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed, size_t count) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step) return;
     uint8_t *rows = watch->rows + lane_of(sequence, layer, kv_head) * watch->chunk_capacity;
@@ -101,8 +98,7 @@ void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, c
     watch->token.visible += watch->position + 1;
 }
 
-void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, uint64_t first,
-                    uint64_t end) {
+void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, uint64_t first, uint64_t end) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step || first >= end) return;
     uint8_t *rows = watch->rows + lane_of(sequence, layer, kv_head) * watch->chunk_capacity;
@@ -138,11 +134,9 @@ static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t 
     const uint64_t first = chunk * KV_CHUNK_TOKENS;
     const uint64_t stored = sequence->length > first ? sequence->length - first : 0;
     const struct sequence_pages *pages = sequence->pages;
-    const bool is_saved =
-        pages != NULL && chunk < pages->written[kv_lane_place(&sequence->cache->config, lane).layer];
-    bool in_ram =
-        has_arrived(sequence, sequence->chunks.places[entry], was_read) ||
-        (kv_has_quantized(sequence) && has_arrived(sequence, sequence->quantized.places[entry], was_read));
+    const bool is_saved = pages != NULL && chunk < pages->written[kv_lane_place(&sequence->cache->config, lane).layer];
+    bool in_ram = has_arrived(sequence, sequence->chunks.places[entry], was_read) ||
+                  (kv_has_quantized(sequence) && has_arrived(sequence, sequence->quantized.places[entry], was_read));
     if (pages == NULL) in_ram = stored > 0; /* the slab has places for what is to come, too */
     cell->chunks++;
     cell->in_ram += in_ram;
@@ -156,9 +150,7 @@ static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t 
 }
 
 /* 0: none, 1: some, 2: at least half, 3: all. */
-static unsigned level(uint64_t part, uint64_t all) {
-    return part == 0 ? 0 : part >= all ? 3 : 2 * part >= all ? 2 : 1;
-}
+static unsigned level(uint64_t part, uint64_t all) { return part == 0 ? 0 : part >= all ? 3 : 2 * part >= all ? 2 : 1; }
 
 static char character(const struct cell *cell) {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -190,8 +182,7 @@ static void draw(const struct kv_sequence *sequence, struct kv_map *map) {
         const size_t layer = line / kv_heads_max(config), head = line % kv_heads_max(config);
         const bool is_there = head < kv_heads(config, layer);
         for (uint64_t column = 0; column < map->column_count; column++)
-            *next++ = is_there ? draw_cell(sequence, kv_lane(config, layer, head), column, map)
-                               : character(&nothing);
+            *next++ = is_there ? draw_cell(sequence, kv_lane(config, layer, head), column, map) : character(&nothing);
     }
     *next = '\0';
 }
@@ -211,8 +202,7 @@ static size_t run_bytes(struct kv_map_run run) {
 }
 
 /* Those of cells [first, end), as far as there is room.  Returns where it ended. */
-static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t first, size_t end,
-                          size_t *room) {
+static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t first, size_t end, size_t *room) {
     for (size_t i = first; i < end; i++) {
         if (map->cells[i] == watch->cells[i]) continue;
         struct kv_map_run run = {i, 0};
@@ -230,8 +220,7 @@ static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t fir
     return end;
 }
 
-static enum status find_changes(struct kv_watch *watch, struct kv_map *map, size_t count,
-                                struct error *error) {
+static enum status find_changes(struct kv_watch *watch, struct kv_map *map, size_t count, struct error *error) {
     size_t room = KV_MAP_CHANGES_BYTES;
     map->has_changes = true;
     map->runs = malloc((KV_MAP_CHANGES_BYTES / RUN_BYTES_MIN + 1) * sizeof *map->runs);

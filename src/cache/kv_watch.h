@@ -24,8 +24,7 @@ void kv_watch_begin_step(struct kv_sequence *sequence, uint64_t position);
 /* A prompt begins: what it attends to is not noted, what is read for it is. */
 void kv_watch_begin_prompt(struct kv_sequence *sequence);
 /* The token's row attends to the listed rows of a KV head, [count]; or to rows [first, end). */
-void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed,
-                   size_t count);
+void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed, size_t count);
 void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, uint64_t first, uint64_t end);
 
 /* ---- a map ---- */
@@ -43,10 +42,9 @@ extern const struct counter_table kv_watch_counters;
 enum {
     KV_CELL_RAM = 3, /* mask: 0 none of them is in RAM, 1 some, 2 at least half, 3 all */
     KV_CELL_ROWS_SHIFT = 2,
-    KV_CELL_ROWS =
-        3 << KV_CELL_ROWS_SHIFT, /* mask: the last token attended to none of its rows, 1 some, 2, 3 */
-    KV_CELL_READ = 1 << 4,       /* some were read from disk for the last token, or since the prompt began */
-    KV_CELL_SAVED = 1 << 5,      /* all that are complete are on disk, or on their way there */
+    KV_CELL_ROWS = 3 << KV_CELL_ROWS_SHIFT, /* mask: the last token attended to none of its rows, 1 some, 2, 3 */
+    KV_CELL_READ = 1 << 4,                  /* some were read from disk for the last token, or since the prompt began */
+    KV_CELL_SAVED = 1 << 5,                 /* all that are complete are on disk, or on their way there */
 };
 
 /* Cells [first, first + count). */
@@ -63,7 +61,7 @@ struct kv_map {
     uint64_t token_count;                 /* stored */
     uint64_t chunk_count;                 /* of a KV head; with those that are being computed */
     uint64_t column_count, column_chunks; /* a cell is of column_chunks chunks: a power of two */
-    char *cells; /* owned; [layer][kv head][column_count], and a zero behind the last */
+    char *cells;                          /* owned; [layer][kv head][column_count], and a zero behind the last */
     struct kv_map_chunks chunks;
     bool has_token;                 /* a step was noted: */
     uint64_t position;              /* of its token */
@@ -81,7 +79,7 @@ struct kv_map {
 
 /* At most KV_MAP_COLUMNS_MAX columns.  Begins the watch, or goes on with it.  since: the number of the watch's last
  * map, for its changes; any other number: all cells.  kv_map_deinit follows a failure too. */
-enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, struct kv_map *map,
-                                 struct error *error) STATUS_CHECKED;
+enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, struct kv_map *map, struct error *error)
+    STATUS_CHECKED;
 void kv_map_deinit(struct kv_map *map);
 bool kv_sequence_is_watched(const struct kv_sequence *sequence);

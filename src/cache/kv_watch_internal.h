@@ -12,9 +12,9 @@ struct kv_watch {
     uint64_t number;                      /* of the last map */
     uint64_t column_count, column_chunks; /* its shape; 0: there was none */
     /* In the same block of memory. */
-    uint8_t *rows; /* [lane][chunk]: that the token attended to */
-    uint8_t *read; /* [lane][chunk]: 1: read from disk for it */
-    char *cells;   /* [line][KV_MAP_COLUMNS_MAX]: what readers of the last map have, [line][column_count] */
+    uint8_t *rows;    /* [lane][chunk]: that the token attended to */
+    uint8_t *read;    /* [lane][chunk]: 1: read from disk for it */
+    char *cells;      /* [line][KV_MAP_COLUMNS_MAX]: what readers of the last map have, [line][column_count] */
     size_t next_cell; /* from where on changes are looked for */
 };
 
@@ -25,8 +25,7 @@ static inline void kv_watch_hit(struct kv_sequence *sequence, bool was_prefetche
     sequence->watch->token.prefetch_hits += was_prefetched;
 }
 
-static inline void kv_watch_read(struct kv_sequence *sequence, size_t lane, uint64_t chunk,
-                                 bool is_prefetch) {
+static inline void kv_watch_read(struct kv_sequence *sequence, size_t lane, uint64_t chunk, bool is_prefetch) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL) return;
     watch->token.misses += !is_prefetch;

@@ -71,8 +71,7 @@ static void give_back(struct kv_sequence *sequence, uint64_t chunk) {
 static void take(struct kv_sequence *sequence, uint64_t chunk) {
     struct kv_cache *cache = sequence->cache;
     ASSERT(cache->owner != NULL || columns_free_count(&cache->window_columns) > 0); /* invariant 2 of every sequence */
-    sequence->windows.columns[chunk] =
-        cache->owner != NULL ? 1 : (uint32_t)columns_take(&cache->window_columns) + 1;
+    sequence->windows.columns[chunk] = cache->owner != NULL ? 1 : (uint32_t)columns_take(&cache->window_columns) + 1;
     if (chunk >= sequence->windows.end) sequence->windows.end = chunk + 1;
     enter(sequence, chunk, true);
 }

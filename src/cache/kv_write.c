@@ -40,8 +40,7 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
         TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
     }
     tier->statistics.write_bytes += count * bytes;
-    DOCUMENT_WRITE(document,
-          document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));
+    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));
     return STATUS_OK;
 }
 
@@ -73,8 +72,8 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
                 tier_slot_dirty(tier, &tier->slots.quantized, sequence, kv_lane(config, layer, head), chunk);
             TRY(kv_tier_failure(sequence->cache, error));
             if (slot == NULL) return kv_tier_full(sequence->cache, error);
-            tier->codec.q4_encode(kv_cache_layer_layout(sequence->cache, layer),
-                                  tier_slot_memory(tier, plain), tier_slot_memory(tier, slot));
+            tier->codec.q4_encode(kv_cache_layer_layout(sequence->cache, layer), tier_slot_memory(tier, plain),
+                                  tier_slot_memory(tier, slot));
             tier_slot_free(tier, plain);
         }
         sequence->pages->quantized_end[layer] = chunk + 1;
@@ -82,8 +81,8 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
     return STATUS_OK;
 }
 
-static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
-                             size_t count, struct error *error) {
+static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first, size_t count,
+                             struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
     const void *pages[TIER_RUN_CHUNKS];
@@ -136,10 +135,8 @@ static enum status write_windows(struct kv_sequence *sequence, size_t layer, uin
     return STATUS_OK;
 }
 
-enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
-                              struct error *error) {
-    if (kv_slides(&sequence->cache->config, layer))
-        return write_windows(sequence, layer, chunk_end, false, error);
+enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end, struct error *error) {
+    if (kv_slides(&sequence->cache->config, layer)) return write_windows(sequence, layer, chunk_end, false, error);
     size_t run_max = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
     uint64_t first = sequence->pages->written[layer];
     if (first >= chunk_end) return STATUS_OK;
@@ -225,23 +222,21 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
         sequence->pages->failure = *why;
     }
     if (!sequence->pages->writes) return;
-    enum status flushed =
-        document_flush(written_document(sequence), &ignored); /* no page is on its way now */
+    enum status flushed = document_flush(written_document(sequence), &ignored); /* no page is on its way now */
     (void)flushed;
     for (uint64_t i = 0; i < tier->slots.plain.count + tier->slots.quantized.count; i++) {
         struct slot *slot = &tier->slots.list[i];
         if (slot->sequence != sequence || slot->state != SLOT_QUEUED) continue;
         const struct kv_lane_place at = kv_lane_place(&tier->cache->config, slot->lane);
-        bool there =
-            document_page_written(tier_document_of(sequence, slot->chunk), at.layer, at.kv_head, slot->chunk);
+        bool there = document_page_written(tier_document_of(sequence, slot->chunk), at.layer, at.kv_head, slot->chunk);
         slot->state = there ? SLOT_CLEAN : SLOT_DIRTY;
     }
     sequence->pages->writes = sequence->pages->saved = false;
 }
 
 /* Copies the pages of one head that are in memory now, and their key index. */
-enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
-                            size_t count, struct error *error) {
+enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first, size_t count,
+                            struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
     size_t run_max = min_size(document_write_max(document), TIER_RUN_CHUNKS);
@@ -272,8 +267,8 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < kv_heads(config, layer); head++)
             DOCUMENT_WRITE(document,
-                  document_write_tail(document, layer, head, length,
-                                      span_host(kv_sequence_chunk(sequence, layer, head, chunk)), error));
+                           document_write_tail(document, layer, head, length,
+                                               span_host(kv_sequence_chunk(sequence, layer, head, chunk)), error));
     return STATUS_OK;
 }
 

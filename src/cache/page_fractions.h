@@ -33,8 +33,8 @@ struct page_span {
 
 struct page_fractions {
     uint16_t layer_count; /* 0: all pages have one form */
-    uint8_t sixteenths
-        [PAGE_FRACTIONS_LAYERS_MAX]; /* of each layer, 0 to PAGE_FRACTION_WHOLE; zeros behind the last one */
+    uint8_t
+        sixteenths[PAGE_FRACTIONS_LAYERS_MAX]; /* of each layer, 0 to PAGE_FRACTION_WHOLE; zeros behind the last one */
     uint8_t later_count;
     bool first_is_rows;                         /* whatever the first span's fractions say of it */
     struct page_span later[PAGE_SPANS_MAX - 1]; /* [later_count]: other fractions from these chunks on */
@@ -48,8 +48,7 @@ static inline void page_fractions_keep_first(struct page_fractions *fractions) {
 }
 
 /* Of a layer at a chunk. */
-static inline unsigned page_fractions_at(const struct page_fractions *fractions, size_t layer,
-                                         uint64_t chunk) {
+static inline unsigned page_fractions_at(const struct page_fractions *fractions, size_t layer, uint64_t chunk) {
     size_t later = fractions->later_count;
     while (later > 0 && fractions->later[later - 1].chunk_first > chunk) later--;
     return later > 0 ? fractions->later[later - 1].sixteenths[layer] : fractions->sixteenths[layer];
@@ -67,31 +66,28 @@ static inline bool page_fractions_same_in(const struct page_fractions *a, const 
 
 static inline bool page_fractions_equal(const struct page_fractions *a, const struct page_fractions *b) {
     bool same = a->layer_count == b->layer_count && a->later_count == b->later_count;
-    for (size_t layer = 0; same && layer < a->layer_count; layer++)
-        same = page_fractions_same_in(a, b, layer);
+    for (size_t layer = 0; same && layer < a->layer_count; layer++) same = page_fractions_same_in(a, b, layer);
     return same;
 }
 
 /* Pages in 4 bits among the first chunk_end chunks of a span's head, one of kv_head_count.  chunk_end below 2^32. */
-static inline uint64_t page_span_before(unsigned sixteenths, size_t kv_head, size_t kv_head_count,
-                                        uint64_t chunk_end) {
+static inline uint64_t page_span_before(unsigned sixteenths, size_t kv_head, size_t kv_head_count, uint64_t chunk_end) {
     const uint64_t whole = (uint64_t)PAGE_FRACTION_WHOLE * kv_head_count;
-    return (sixteenths * (uint64_t)kv_head_count * chunk_end + (uint64_t)PAGE_FRACTION_WHOLE * kv_head) /
-           whole;
+    return (sixteenths * (uint64_t)kv_head_count * chunk_end + (uint64_t)PAGE_FRACTION_WHOLE * kv_head) / whole;
 }
 
 /* Of heads [0, kv_head_end) of a layer so many have a first page that would be in 4 bits and is rows:
  * page_span_before(sixteenths, h, kv_head_count, 1) is 1 for the last heads of the layer. */
-static inline uint64_t page_fractions_kept(const struct page_fractions *fractions, size_t layer,
-                                           size_t kv_head_end, size_t kv_head_count) {
+static inline uint64_t page_fractions_kept(const struct page_fractions *fractions, size_t layer, size_t kv_head_end,
+                                           size_t kv_head_count) {
     const uint64_t whole = PAGE_FRACTION_WHOLE,
                    others = (kv_head_count * (whole - fractions->sixteenths[layer]) + whole - 1) / whole;
     return fractions->first_is_rows && kv_head_end > others ? kv_head_end - others : 0;
 }
 
 /* Pages in 4 bits among chunks [0, chunk_end) of a head. */
-static inline uint64_t page_fractions_before(const struct page_fractions *fractions, size_t layer,
-                                             size_t kv_head, size_t kv_head_count, uint64_t chunk_end) {
+static inline uint64_t page_fractions_before(const struct page_fractions *fractions, size_t layer, size_t kv_head,
+                                             size_t kv_head_count, uint64_t chunk_end) {
     uint64_t before = 0, first = 0;
     unsigned sixteenths = fractions->sixteenths[layer];
     for (size_t i = 0; i < fractions->later_count && fractions->later[i].chunk_first < chunk_end; i++) {
@@ -114,8 +110,8 @@ static inline uint64_t page_fractions_of_layer(const struct page_fractions *frac
     return quantized;
 }
 
-static inline bool page_fractions_is_quantized(const struct page_fractions *fractions, size_t layer,
-                                               size_t kv_head, size_t kv_head_count, uint64_t chunk) {
+static inline bool page_fractions_is_quantized(const struct page_fractions *fractions, size_t layer, size_t kv_head,
+                                               size_t kv_head_count, uint64_t chunk) {
     const unsigned sixteenths = page_fractions_at(fractions, layer, chunk);
     const uint64_t here = chunk % PAGE_FRACTION_WHOLE; /* segments of a span are alike */
     if (chunk == 0 && fractions->first_is_rows) return false;

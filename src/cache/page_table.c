@@ -30,8 +30,8 @@ uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity) {
     return layout.used + device_bytes(&table);
 }
 
-enum status page_table_init(struct page_table *table, struct device *device, size_t lane_count,
-                            uint64_t chunk_capacity, struct error *error) {
+enum status page_table_init(struct page_table *table, struct device *device, size_t lane_count, uint64_t chunk_capacity,
+                            struct error *error) {
     uint64_t count;
     struct layout layout = {0};
     enum status status = STATUS_MEMORY;
@@ -42,8 +42,7 @@ enum status page_table_init(struct page_table *table, struct device *device, siz
         layout = (struct layout){.memory = calloc(1, max_size(layout.used, 1))};
         if (layout.memory != NULL) {
             place(table, &layout);
-            status = device->operations->allocate(device, MEMORY_DEVICE, device_bytes(table),
-                                                  &table->on_device, NULL);
+            status = device->operations->allocate(device, MEMORY_DEVICE, device_bytes(table), &table->on_device, NULL);
         }
     }
     if (status == STATUS_OK) return STATUS_OK;
@@ -53,8 +52,7 @@ enum status page_table_init(struct page_table *table, struct device *device, siz
 }
 
 void page_table_deinit(struct page_table *table) {
-    if (buffer_exists(&table->on_device))
-        table->device->operations->release(table->device, &table->on_device);
+    if (buffer_exists(&table->on_device)) table->device->operations->release(table->device, &table->on_device);
     free(table->places); /* the others lie behind them */
     *table = (struct page_table){0};
 }
@@ -79,14 +77,12 @@ struct delta_batch {
 static void launch(const struct page_table *table, struct stream *stream, struct delta_batch *batch) {
     if (batch->count > 0)
         table->device->operations->update_places(
-            stream, &(struct update_places_operation){.table = span_of(&table->on_device, 0),
-                                                      .deltas = batch->deltas,
-                                                      .count = batch->count});
+            stream, &(struct update_places_operation){
+                        .table = span_of(&table->on_device, 0), .deltas = batch->deltas, .count = batch->count});
     batch->count = 0;
 }
 
-static void update_lane(struct page_table *table, struct stream *stream, size_t lane,
-                        struct delta_batch *batch) {
+static void update_lane(struct page_table *table, struct stream *stream, size_t lane, struct delta_batch *batch) {
     for (size_t i = 0; i < table->changed_words && table->changed_counts[lane] > 0; i++) {
         uint64_t *word = &table->changed[lane * table->changed_words + i];
         for (; *word != 0; *word &= *word - 1) {
@@ -99,8 +95,7 @@ static void update_lane(struct page_table *table, struct stream *stream, size_t 
     }
 }
 
-void page_table_update(struct page_table *table, struct stream *stream, size_t lane_first,
-                       size_t lane_count) {
+void page_table_update(struct page_table *table, struct stream *stream, size_t lane_first, size_t lane_count) {
     struct delta_batch batch;
     batch.count = 0;
     ASSERT(lane_first + lane_count <= table->lane_count);

@@ -19,8 +19,8 @@ struct page_table {
 };
 
 /* All are nowhere.  When it fails there is no table.  Memory is touched only where places are set. */
-enum status page_table_init(struct page_table *table, struct device *device, size_t lane_count,
-                            uint64_t chunk_capacity, struct error *error) STATUS_CHECKED;
+enum status page_table_init(struct page_table *table, struct device *device, size_t lane_count, uint64_t chunk_capacity,
+                            struct error *error) STATUS_CHECKED;
 void page_table_deinit(struct page_table *table); /* of none, too */
 /* Memory of both copies. */
 uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity);

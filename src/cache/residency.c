@@ -3,9 +3,7 @@
 #include "base/assert.h"
 #include "cache/kv_budget_internal.h"
 
-static uint64_t half_beyond(uint64_t count, uint64_t needed) {
-    return count > needed ? (count - needed) / 2 : 0;
-}
+static uint64_t half_beyond(uint64_t count, uint64_t needed) { return count > needed ? (count - needed) / 2 : 0; }
 
 void residency_divide(struct kv_tier *tier) {
     const struct kv_cache_config *config = &tier->cache->config;

@@ -27,16 +27,16 @@ struct unit_layers {
 };
 
 struct unit_cache {
-    struct device *device; /* borrowed */
+    struct device *device;             /* borrowed */
     struct unit_cache_options options; /* without kv_head_counts */
     struct unit_layers layers;
     struct unit_layer {
         size_t number, kv_head_count; /* of those with slots */
-    } *of_layer;                      /* owned, [layer_count] */
+    } * of_layer;                     /* owned, [layer_count] */
     size_t slot_count, unit_stride, place_stride;
     struct state_parts parts;
     struct slab memory,
-        states; /* [sequence_capacity][layer that chooses]; behind the last state one that stays empty */
+        states;                /* [sequence_capacity][layer that chooses]; behind the last state one that stays empty */
     struct buffer counts;      /* struct fetch_counts [layer][kv head] */
     struct buffer places;      /* uint64_t [sequence_capacity][kv head][place_stride] */
     struct unit_owner *owners; /* owned, [sequence_capacity] */
@@ -187,14 +187,13 @@ static void make_empty_state(struct unit_cache *cache, struct stream *stream) {
     cache->has_empty = true;
 }
 
-static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer,
-                              uint64_t generation) {
+static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer, uint64_t generation) {
     const size_t index = place_of(cache, generation) * cache->layers.count + layer;
     const struct span state = slab_slot(&cache->states, index);
     if (cache->is_empty[index]) {
         make_empty_state(cache, stream);
-        cache->device->operations->copy(
-            stream, state, slab_slot(&cache->states, cache->states.slot_count - 1), cache->parts.bytes);
+        cache->device->operations->copy(stream, state, slab_slot(&cache->states, cache->states.slot_count - 1),
+                                        cache->parts.bytes);
         cache->is_empty[index] = false;
     }
     return (struct unit_slots){.unit_stride = cache->unit_stride,
@@ -207,14 +206,13 @@ static struct unit_slots show(struct unit_cache *cache, struct stream *stream, s
                                .memory = slab_slot(&cache->memory, index)};
 }
 
-void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations,
-                     size_t count, uint64_t *places) {
+void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations, size_t count,
+                     uint64_t *places) {
     ASSERT(count <= cache->options.sequence_capacity);
     for (size_t i = 0; i < count; i++) (void)place_of(cache, generations[i]);
     for (size_t i = 0; i < count; i++) {
         if (places != NULL) places[i] = place_of(cache, generations[i]);
-        for (size_t layer = 0; layer < cache->layers.count; layer++)
-            (void)show(cache, stream, layer, generations[i]);
+        for (size_t layer = 0; layer < cache->layers.count; layer++) (void)show(cache, stream, layer, generations[i]);
     }
 }
 
@@ -230,8 +228,7 @@ struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, si
         .item_count = item_count,
         .kv_head_count = layer->kv_head_count,
         .slots = cache->shown,
-        .counts =
-            span_of(&cache->counts, layer->number * cache->layers.kv_head_count * sizeof(struct fetch_counts)),
+        .counts = span_of(&cache->counts, layer->number * cache->layers.kv_head_count * sizeof(struct fetch_counts)),
         .places = span_of(&cache->places, 0),
         .place_stride = cache->place_stride,
         .at = *at};

@@ -28,8 +28,8 @@ void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
 /* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are
  * empty. places: out, [count], or NULL: which of the sequence_capacity ones each has, as long as no other sequence
  * is shown. At most sequence_capacity. */
-void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations,
-                     size_t count, uint64_t *places);
+void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations, size_t count,
+                     uint64_t *places);
 /* Brings the units of a layer's lists into slots, by the stream: fetch of device.h, for items each of a sequence of its
  * own.  At most sequence_capacity items.  *place_stride: of the places that it returns, for attend_rows. */
 struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,

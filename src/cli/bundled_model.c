@@ -45,8 +45,7 @@ static enum status use_bundled(const struct options *options, const char **path,
         return error_set(error, STATUS_USAGE, "%s: which model?  -m FILE", options->command->name);
     if (*path == NULL)
         return error_set(error, STATUS_USAGE,
-                         "%s: which model?  -m FILE (the bundled " MODEL_NAME
-                         " is neither in %s nor in %s of %s)",
+                         "%s: which model?  -m FILE (the bundled " MODEL_NAME " is neither in %s nor in %s of %s)",
                          options->command->name, places[0], places[1], folder);
     if (!is_told && !option_flag(options, OPTION_QUIET))
         fprintf(stderr, "loam: note: no -m: the bundled model, %s\n", *path);
@@ -60,8 +59,7 @@ static enum status use_pulled(const char *name, const char **path, struct error 
     free(found);
     TRY(model_folder_find(name, &found, error));
     if (found == NULL && known_model_find(name) != NULL)
-        return error_set(error, STATUS_USAGE, "the model %s is not here yet: loam pull %s brings it", name,
-                         name);
+        return error_set(error, STATUS_USAGE, "the model %s is not here yet: loam pull %s brings it", name, name);
     if (found == NULL)
         return error_set(error, STATUS_IO, "%.200s: no such file, and no pulled model: loam models lists those", name);
     *path = found;

@@ -7,10 +7,9 @@ const struct command command_table[COMMAND_COUNT] = {
          .name = "run",
          .usage = "[-m MODEL] [-f FILE] [-p TEXT] [options]",
          .summary = "ask a model about documents, or complete a text",
-         .description =
-             "With a model that has a chat template, each -f is a document and -p the question about them.  "
-             "With --raw, or a model without a template, continues their text (or the tokens of --ids).  "
-             "Streams the answer to standard output.  Ctrl-C stops it, a second one leaves at once.",
+         .description = "With a model that has a chat template, each -f is a document and -p the question about them.  "
+                        "With --raw, or a model without a template, continues their text (or the tokens of --ids).  "
+                        "Streams the answer to standard output.  Ctrl-C stops it, a second one leaves at once.",
          .run = run_command},
     [COMMAND_CHAT] = {.id = COMMAND_CHAT,
                       .name = "chat",
@@ -54,16 +53,15 @@ const struct command command_table[COMMAND_COUNT] = {
              "answer's tokens gave to each sentence of the documents.  Shows those that got most compared with what "
              "is usual at their place.  Attention says what was read, not why.",
          .run = explain_command},
-    [COMMAND_BENCH] =
-        {.id = COMMAND_BENCH,
-         .name = "bench",
-         .usage = "[-m MODEL] [options]",
-         .summary = "measure prefill and decode speed",
-         .description =
-             "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
-             "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
-             "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
-         .run = bench_command},
+    [COMMAND_BENCH] = {.id = COMMAND_BENCH,
+                       .name = "bench",
+                       .usage = "[-m MODEL] [options]",
+                       .summary = "measure prefill and decode speed",
+                       .description =
+                           "The tests of llama-bench: ppN prefills N tokens, tgN decodes N, both at each depth -d, and "
+                           "-npl decodes several sequences together.  Lists are by comma; every combination of -t, -b, "
+                           "-ub, -ctk and -ctv is run.  Mean and standard deviation of -r repetitions.",
+                       .run = bench_command},
     [COMMAND_INSPECT] =
         {.id = COMMAND_INSPECT,
          .name = "inspect",
@@ -132,17 +130,16 @@ const struct command command_table[COMMAND_COUNT] = {
                       .positionals_min = 1,
                       .positionals_max = 1,
                       .run = show_command},
-    [COMMAND_RM] =
-        {.id = COMMAND_RM,
-         .name = "rm",
-         .usage = "ID... --kv-disk DIR",
-         .summary = "remove saved documents",
-         .description =
-             "Removes the documents with these numbers and their files. A document that another process has "
-             "open stays.",
-         .positionals_min = 1,
-         .positionals_max = 64,
-         .run = rm_command},
+    [COMMAND_RM] = {.id = COMMAND_RM,
+                    .name = "rm",
+                    .usage = "ID... --kv-disk DIR",
+                    .summary = "remove saved documents",
+                    .description =
+                        "Removes the documents with these numbers and their files. A document that another process has "
+                        "open stays.",
+                    .positionals_min = 1,
+                    .positionals_max = 64,
+                    .run = rm_command},
     [COMMAND_VERIFY] = {.id = COMMAND_VERIFY,
                         .name = "verify",
                         .usage = "[ID...] --kv-disk DIR [--json]",
@@ -152,19 +149,18 @@ const struct command command_table[COMMAND_COUNT] = {
                                        "it is not used again, and stays where it is; the exit code is 4.",
                         .positionals_max = 64,
                         .run = verify_command},
-    [COMMAND_EXPORT] =
-        {.id = COMMAND_EXPORT,
-         .name = "export",
-         .usage = "ID OUT --kv-disk DIR [--force]",
-         .positionals = {POSITIONAL_WORD, POSITIONAL_OUTPUT},
-         .summary = "write a saved document into one file, for another machine",
-         .description =
-             "OUT holds all of the document, with checksums: loam import OUT --kv-disk DIR makes it a "
-             "document of another folder.  Every page is verified as it is read.  OUT appears whole or "
-             "not at all, and a file that is there is not replaced without --force.",
-         .positionals_min = 2,
-         .positionals_max = 2,
-         .run = export_command},
+    [COMMAND_EXPORT] = {.id = COMMAND_EXPORT,
+                        .name = "export",
+                        .usage = "ID OUT --kv-disk DIR [--force]",
+                        .positionals = {POSITIONAL_WORD, POSITIONAL_OUTPUT},
+                        .summary = "write a saved document into one file, for another machine",
+                        .description =
+                            "OUT holds all of the document, with checksums: loam import OUT --kv-disk DIR makes it a "
+                            "document of another folder.  Every page is verified as it is read.  OUT appears whole or "
+                            "not at all, and a file that is there is not replaced without --force.",
+                        .positionals_min = 2,
+                        .positionals_max = 2,
+                        .run = export_command},
     [COMMAND_PULL] = {.id = COMMAND_PULL,
                       .name = "pull",
                       .usage = "NAME|hf:ORG/REPO[:FILE]|URL [--sha256 HEX]",
@@ -188,10 +184,9 @@ const struct command command_table[COMMAND_COUNT] = {
                          .name = "devices",
                          .usage = "[--json]",
                          .summary = "what this machine has to compute with",
-                         .description =
-                             "The processor, and each card of NVIDIA's that the driver shows: memory, free "
-                             "and all, what it can, and why it cannot be used.  Without cards, a line "
-                             "says what is missing.",
+                         .description = "The processor, and each card of NVIDIA's that the driver shows: memory, free "
+                                        "and all, what it can, and why it cannot be used.  Without cards, a line "
+                                        "says what is missing.",
                          .run = devices_command},
     [COMMAND_HELP] = {.id = COMMAND_HELP,
                       .name = "help",
@@ -204,8 +199,7 @@ const struct command command_table[COMMAND_COUNT] = {
                          .name = "version",
                          .usage = "[--verbose]",
                          .summary = "version of this binary",
-                         .description =
-                             "With --verbose also the build, the processor and the instruction sets in use.",
+                         .description = "With --verbose also the build, the processor and the instruction sets in use.",
                          .run = version_command},
     /* loam-lab has these; here one line says so. */
     [COMMAND_PERPLEXITY] = {.id = COMMAND_PERPLEXITY, .name = "perplexity"},

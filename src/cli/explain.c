@@ -97,13 +97,12 @@ static enum status answer(struct explaining *e, struct sequence *sequence, struc
 static enum status generate(struct explaining *e, struct error *error) {
     struct sequence *sequence = NULL;
     struct sampler *sampler = NULL;
-    TRY(explain_create(&e->explain, e->session.model, e->prompt_count, e->plan.context_size - e->prompt_count,
-                       false, error));
+    TRY(explain_create(&e->explain, e->session.model, e->prompt_count, e->plan.context_size - e->prompt_count, false,
+                       error));
     enum status status = sequence_create(&sequence, e->session.engine, error);
     if (status == STATUS_OK)
-        status =
-            sampler_create(&sampler, &e->sampling.options, e->session.tokenizer,
-                           e->session.model->config.vocabulary_size, error);
+        status = sampler_create(&sampler, &e->sampling.options, e->session.tokenizer,
+                                e->session.model->config.vocabulary_size, error);
     if (status == STATUS_OK) status = answer(e, sequence, sampler, error);
     sampler_destroy(sampler);
     sequence_destroy(sequence);
@@ -143,9 +142,8 @@ static enum status write_json(const struct explaining *e, size_t count, struct e
 }
 
 static enum status report(struct explaining *e, struct error *error) {
-    const struct explain_texts texts = {.tokenizer = e->session.tokenizer,
-                                        .prompt = e->tokens.ids,
-                                        .prompt_count = e->prompt_count};
+    const struct explain_texts texts = {
+        .tokenizer = e->session.tokenizer, .prompt = e->tokens.ids, .prompt_count = e->prompt_count};
     TRY(sources_find(&e->explain, &texts, &e->prompt.files, &e->spans, &e->span_count, error));
     const size_t count = min_size(e->span_count, option_count(e->options, OPTION_EXPLAIN_SPANS));
     for (size_t i = 0; i < count; i++) sources_print(&e->prompt.files, &e->spans[i]);

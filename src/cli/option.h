@@ -220,8 +220,8 @@ struct options {
 
 /* argv[0] is the command's name.  STATUS_USAGE with one
  * line that names the option and, for a typo, the nearest one. */
-enum status options_parse(struct options *options, const struct program *program, enum command_id id,
-                          int argc, char *const *argv, struct error *error) STATUS_CHECKED;
+enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
+                          char *const *argv, struct error *error) STATUS_CHECKED;
 void options_deinit(struct options *options);
 
 /* Reading.  Asking a kind of value that the row does not have is a bug. */

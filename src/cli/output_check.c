@@ -37,8 +37,7 @@ struct output_list {
 };
 
 static struct identity identity_of(const struct stat *info) {
-    return (struct identity){
-        .device = info->st_dev, .inode = info->st_ino, .is_special = !S_ISREG(info->st_mode)};
+    return (struct identity){.device = info->st_dev, .inode = info->st_ino, .is_special = !S_ISREG(info->st_mode)};
 }
 
 static struct identity identify(const char *path) {
@@ -73,12 +72,11 @@ static enum status add_output(struct output_list *list, const char *option, cons
     return STATUS_OK;
 }
 
-static enum status check_identity(const struct output_list *list, const char *input,
-                                  const struct identity *identity) {
+static enum status check_identity(const struct output_list *list, const char *input, const struct identity *identity) {
     for (size_t i = 0; i < list->count; i++)
         if (is_same(&list->outputs[i].identity, identity))
-            return error_set(list->error, STATUS_USAGE, "%s: '%.200s' would overwrite %s",
-                             list->outputs[i].option, list->outputs[i].path, input);
+            return error_set(list->error, STATUS_USAGE, "%s: '%.200s' would overwrite %s", list->outputs[i].option,
+                             list->outputs[i].path, input);
     return STATUS_OK;
 }
 
@@ -185,8 +183,7 @@ static enum status check_positionals(const struct output_list *list, const struc
 }
 
 /* *own_model: the command does not read the model of -m, nor the bundled one. */
-static enum status add_outputs(struct output_list *list, const struct options *options, bool *own_model,
-                               char **owned) {
+static enum status add_outputs(struct output_list *list, const struct options *options, bool *own_model, char **owned) {
     const struct command *command = options->command;
     const struct option_spec *spec;
     for (size_t i = 0; (spec = program_option(options->program, i)) != NULL; i++)

@@ -15,22 +15,18 @@ enum status plan_read(struct plan *plan, const struct options *options, struct e
 enum status plan_read_preset(struct plan *plan, const struct options *options, const char *label, bool is_compared,
                              struct error *error) STATUS_CHECKED;
 /* --preset, --set, --keep, --loss, --kld; the budgets come before them. */
-enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error)
-    STATUS_CHECKED;
+enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
 /* --preset auto with --loss and --kld, for plan_take_auto or plan_choose. */
-enum status plan_read_auto(struct plan *plan, const struct options *options, struct error *error)
-    STATUS_CHECKED;
+enum status plan_read_auto(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
 /* What --preset auto stands for with so many tokens, and a line about it on standard error.  The session gets the
  * threads and the weights that were chosen: before its engine.  *sequences go through a pass together; 0: that is
  * chosen, too, and set; NULL: one. */
-enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session,
-                           uint64_t depth, size_t *sequences, struct error *error) STATUS_CHECKED;
+enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session, uint64_t depth,
+                           size_t *sequences, struct error *error) STATUS_CHECKED;
 /* --kv-device, --kv-host and --kv-disk alone; to be read before the axes. */
-enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error)
-    STATUS_CHECKED;
+enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
 /* --kv-disk alone. */
-enum status plan_read_disk(struct plan *plan, const struct options *options, struct error *error)
-    STATUS_CHECKED;
+enum status plan_read_disk(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
 /* -b, -ub, --segment, --suffix. */
 void plan_read_sizes(struct plan *plan, const struct options *options);
 

@@ -55,19 +55,19 @@ static double kld_of(void *context, const char *text) {
 
 static struct choose_question question_of(struct planning *planning) {
     const struct options *options = planning->options;
-    return (struct choose_question){
-        .models = planning->models.list,
-        .model_count = planning->models.count,
-        .plan = &planning->plan,
-        .depth = planning->depth,
-        .sequences = option_count(options, OPTION_PARALLEL),
-        .memory_bytes = memory_of(planning),
-        .weights_host_bytes =
-            option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0,
-        .loss = planning->plan.select.loss,
-        .kld_max = planning->plan.kld_max,
-        .kld = kld_of,
-        .kld_context = planning};
+    return (struct choose_question){.models = planning->models.list,
+                                    .model_count = planning->models.count,
+                                    .plan = &planning->plan,
+                                    .depth = planning->depth,
+                                    .sequences = option_count(options, OPTION_PARALLEL),
+                                    .memory_bytes = memory_of(planning),
+                                    .weights_host_bytes = option_given(options, OPTION_WEIGHTS_HOST)
+                                                              ? option_count(options, OPTION_WEIGHTS_HOST)
+                                                              : 0,
+                                    .loss = planning->plan.select.loss,
+                                    .kld_max = planning->plan.kld_max,
+                                    .kld = kld_of,
+                                    .kld_context = planning};
 }
 
 /* Without a model of all. */
@@ -99,13 +99,11 @@ static enum status open_machine(struct planning *planning, struct error *error) 
         return error_set(error, STATUS_USAGE, "plan: --machine and --measure: expected one of them");
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &request.measure.mask, error));
     if (option_flag(options, OPTION_MEASURE_DISK) && !option_given(options, OPTION_KV_DISK))
-        return error_set(error, STATUS_USAGE,
-                         "plan: --measure-disk: expected --kv-disk, whose disk is measured");
+        return error_set(error, STATUS_USAGE, "plan: --measure-disk: expected --kv-disk, whose disk is measured");
     if (option_flag(options, OPTION_MEASURE_DISK))
         TRY(kv_disk_parse(&disk, option_text(options, OPTION_KV_DISK), error));
     request.disk = disk.directory;
-    const enum status status =
-        machine_open(&planning->machine, &request, planning->machine_path, note, error);
+    const enum status status = machine_open(&planning->machine, &request, planning->machine_path, note, error);
     progress_parts_end(&parts);
     kv_disk_deinit(&disk);
     return status;
@@ -210,9 +208,8 @@ static void print_settings(const struct planning *planning, const struct candida
             snprintf(stays, sizeof stays, "%zu of %zu layers", choice->resident_layers, weights->layer_count);
         output_text("  weights: %s, of which %s stay in RAM, %s (--weights-host %" PRIu64
                     "); %s are read for each pass\n",
-                    bytes_text(weights->all, a, sizeof a),
-                    bytes_text(choice->weights_host_bytes, b, sizeof b), stays, choice->weights_host_bytes,
-                    bytes_text((uint64_t)choice->cost.pass_bytes, c, sizeof c));
+                    bytes_text(weights->all, a, sizeof a), bytes_text(choice->weights_host_bytes, b, sizeof b), stays,
+                    choice->weights_host_bytes, bytes_text((uint64_t)choice->cost.pass_bytes, c, sizeof c));
     }
 }
 
@@ -249,8 +246,7 @@ static void put_command(const struct planning *planning, struct text *text) {
                 {OPTION_KV_DISK, "--kv-disk"},
                 {OPTION_CACHE_K, "-ctk"},
                 {OPTION_CACHE_V, "-ctv"}};
-    text_add(text,
-             choice->sequences > 1 ? "loam batch -i REQUESTS -o ANSWERS" : "loam run -f FILE -p QUESTION");
+    text_add(text, choice->sequences > 1 ? "loam batch -i REQUESTS -o ANSWERS" : "loam run -f FILE -p QUESTION");
     if (option_given(options, OPTION_MODEL)) put_option(text, "-m", option_text(options, OPTION_MODEL));
     put_number(text, "-c", planning->depth);
     if (choice->sequences > 1) put_number(text, "-np", choice->sequences);
@@ -265,10 +261,8 @@ static void put_command(const struct planning *planning, struct text *text) {
         put_option(text, "--set", set);
     }
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
-        if (option_given(options, kept[i].id))
-            put_option(text, kept[i].name, option_text(options, kept[i].id));
-    if (choice->host_bytes > 0 && !option_given(options, OPTION_KV_HOST) &&
-        option_given(options, OPTION_KV_DISK))
+        if (option_given(options, kept[i].id)) put_option(text, kept[i].name, option_text(options, kept[i].id));
+    if (choice->host_bytes > 0 && !option_given(options, OPTION_KV_HOST) && option_given(options, OPTION_KV_DISK))
         put_number(text, "--kv-host", choice->host_bytes);
     if (choice->weights_host_bytes > 0) put_number(text, "--weights-host", choice->weights_host_bytes);
     put_number(text, "-t", choice->thread_count);
@@ -289,8 +283,7 @@ static void put_losses_command(const struct planning *planning, struct text *tex
         put_option(text, "-m", option_text(planning->options, OPTION_MODEL));
     if (model_companion_path(planning->gguf.path, ".kld.json", &path, &error) == STATUS_OK &&
         calibration_path(planning->gguf.path, &calibration, &error) == STATUS_OK) {
-        const uint64_t depth = planning->depth,
-                       length = depth > 8192 ? depth / 2 : depth > 2048 ? 4096 : depth * 2;
+        const uint64_t depth = planning->depth, length = depth > 8192 ? depth / 2 : depth > 2048 ? 4096 : depth * 2;
         text_format(text, " -f TEXT --lengths %" PRIu64 " --stretch 64 --chunks 2 --preset full", length);
         for (size_t i = 0; i < preset_count; i++)
             if (has_loss(preset_table[i], calibration)) text_format(text, ",%s", preset_table[i]->name);
@@ -310,10 +303,9 @@ static void print_commands(const struct planning *planning) {
     if (planning->losses.row_count > 0) return;
     put_losses_command(planning, &losses);
     if (!losses.failed)
-        output_text(
-            "\nwhat the others lose on this model (KL divergence from full), once, for this table and "
-            "for --kld:\n  %.*s\n",
-            (int)losses.length, losses.bytes);
+        output_text("\nwhat the others lose on this model (KL divergence from full), once, for this table and "
+                    "for --kld:\n  %.*s\n",
+                    (int)losses.length, losses.bytes);
     text_deinit(&losses);
 }
 
@@ -408,8 +400,7 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_put(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
     json_put_uint(object, "sequences", candidate->sequences);
     json_put(object, "weights_host_bytes",
-             candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes)
-                                               : json_null());
+             candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes) : json_null());
     json_put_uint(object, "resident_layers", candidate->resident_layers);
     json_put_uint(object, "resident_experts", candidate->resident_experts);
     json_put_number(object, "pass_read_bytes", cost->pass_bytes);

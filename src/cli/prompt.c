@@ -49,8 +49,7 @@ static struct prompt_part part_of(const struct options *options, enum option_id 
     return part;
 }
 
-static enum status read_thinking(const struct options *options, enum chat_thinking *thinking,
-                                 struct error *error) {
+static enum status read_thinking(const struct options *options, enum chat_thinking *thinking, struct error *error) {
     static const char *const words[] = {
         [CHAT_THINKING_AUTO] = "auto", [CHAT_THINKING_ON] = "on", [CHAT_THINKING_OFF] = "off"};
     const char *word = option_text(options, OPTION_REASONING);
@@ -114,8 +113,7 @@ static bool has_text(const struct options *options) {
 
 enum status prompt_text(const struct options *options, char **text, size_t *length, struct error *error) {
     if (!has_text(options))
-        return error_set(error, STATUS_USAGE,
-                         "%s: a text is needed: -p TEXT or -f FILE (- is standard input)",
+        return error_set(error, STATUS_USAGE, "%s: a text is needed: -p TEXT or -f FILE (- is standard input)",
                          options->command->name);
     struct prompt_source source;
     enum status status = prompt_open(&source, options, error);
@@ -143,8 +141,8 @@ enum status prompt_parse_ids(const char *text, struct token_list *list, struct e
 enum status prompt_check_ids(const struct token_list *list, size_t vocabulary_size, struct error *error) {
     for (size_t i = 0; i < list->count; i++)
         if ((size_t)list->ids[i] >= vocabulary_size)
-            return error_set(error, STATUS_USAGE, "token id %d at place %zu: the vocabulary has %zu",
-                             list->ids[i], i, vocabulary_size);
+            return error_set(error, STATUS_USAGE, "token id %d at place %zu: the vocabulary has %zu", list->ids[i], i,
+                             vocabulary_size);
     return STATUS_OK;
 }
 
@@ -159,8 +157,7 @@ enum status prompt_source_tokens(const struct prompt_source *source, const struc
 }
 
 static enum status encode_text(const struct options *options, const struct chat_template *chat,
-                               const struct tokenizer *tokenizer, struct token_list *list,
-                               struct error *error) {
+                               const struct tokenizer *tokenizer, struct token_list *list, struct error *error) {
     struct prompt_source source;
     enum status status = prompt_open(&source, options, error);
     if (status == STATUS_OK) status = prompt_source_tokens(&source, options, chat, tokenizer, list, error);
@@ -172,20 +169,17 @@ enum status prompt_tokens(const struct options *options, const struct chat_templ
                           const struct tokenizer *tokenizer, struct token_list *list, struct error *error) {
     const char *ids = option_text(options, OPTION_IDS);
     if (ids != NULL && has_text(options))
-        return error_set(error, STATUS_USAGE, "%s: --ids stands alone, without -p and -f",
-                         options->command->name);
+        return error_set(error, STATUS_USAGE, "%s: --ids stands alone, without -p and -f", options->command->name);
     if (ids != NULL)
         TRY(prompt_parse_ids(ids, list, error));
     else
         TRY(encode_text(options, chat, tokenizer, list, error));
-    if (list->count == 0)
-        return error_set(error, STATUS_USAGE, "%s: the prompt is empty", options->command->name);
+    if (list->count == 0) return error_set(error, STATUS_USAGE, "%s: the prompt is empty", options->command->name);
     return prompt_check_ids(list, tokenizer_vocabulary_size(tokenizer), error);
 }
 
 /* Thoughts that the template has no switch for come all the same: said, not refused. */
-static enum status check_switch(const struct options *options, const struct chat_template *chat,
-                                struct error *error) {
+static enum status check_switch(const struct options *options, const struct chat_template *chat, struct error *error) {
     enum chat_thinking thinking;
     TRY(read_thinking(options, &thinking, error)); /* before a note about it */
     if (option_given(options, OPTION_REASONING) && !option_flag(options, OPTION_QUIET) &&
@@ -194,8 +188,8 @@ static enum status check_switch(const struct options *options, const struct chat
     return STATUS_OK;
 }
 
-enum status prompt_template(const struct options *options, const struct gguf *gguf,
-                            const struct chat_template **chat, struct error *error) {
+enum status prompt_template(const struct options *options, const struct gguf *gguf, const struct chat_template **chat,
+                            struct error *error) {
     const char *name = option_text(options, OPTION_CHAT_TEMPLATE);
     *chat = NULL;
     if (name == NULL) {
@@ -222,9 +216,8 @@ enum status prompt_template(const struct options *options, const struct gguf *gg
 enum { HINT_TOKENS_MIN = 2048 };
 
 void prompt_print_hint(const struct options *options, size_t token_count) {
-    if (token_count < HINT_TOKENS_MIN || option_flag(options, OPTION_QUIET) ||
-        !option_given(options, OPTION_FILE) || option_given(options, OPTION_KV_DISK))
+    if (token_count < HINT_TOKENS_MIN || option_flag(options, OPTION_QUIET) || !option_given(options, OPTION_FILE) ||
+        option_given(options, OPTION_KV_DISK))
         return;
-    fputs("loam: hint: --kv-disk DIR keeps what was read, and the next question does not read it again\n",
-          stderr);
+    fputs("loam: hint: --kv-disk DIR keeps what was read, and the next question does not read it again\n", stderr);
 }

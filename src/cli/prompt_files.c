@@ -44,8 +44,7 @@ static enum status read_document(const struct options *options, const char *path
 }
 
 /* Takes the bytes, also where it fails. */
-static enum status add(struct prompt_files *files, const char *path, char *bytes, size_t length,
-                       struct error *error) {
+static enum status add(struct prompt_files *files, const char *path, char *bytes, size_t length, struct error *error) {
     char *own = strdup(path);
     if (own == NULL || !array_reserve(&files->files, files->count, &files->capacity, sizeof *files->files)) {
         free(own);
@@ -57,8 +56,8 @@ static enum status add(struct prompt_files *files, const char *path, char *bytes
 }
 
 /* Behind a mark with that name.  Takes the document. */
-static enum status add_marked(struct prompt_files *files, const char *path, const char *name,
-                              struct document *document, struct error *error) {
+static enum status add_marked(struct prompt_files *files, const char *path, const char *name, struct document *document,
+                              struct error *error) {
     struct text text = {0};
     mark_add_file(&text, name);
     text_append(&text, document->text, document->length);
@@ -83,8 +82,7 @@ static enum status add_file(struct prompt_files *files, const struct options *op
     const char *note = document.length == 0 ? "is empty" : document.note;
     if (note[0] != '\0' && !option_flag(options, OPTION_QUIET))
         fprintf(stderr, "loam: note: %s: %s\n", strcmp(path, "-") == 0 ? "standard input" : path, note);
-    if (files->count == 0 || document.length == 0)
-        return add(files, path, document.text, document.length, error);
+    if (files->count == 0 || document.length == 0) return add(files, path, document.text, document.length, error);
     return add_marked(files, path, name_of(path), &document, error);
 }
 

@@ -29,16 +29,14 @@ static bool is_added(const struct program *program, const struct option_spec *sp
 }
 
 /* "run, chat" */
-static void write_commands(const struct option_spec *spec, const struct program *program, char *text,
-                           size_t size) {
+static void write_commands(const struct option_spec *spec, const struct program *program, char *text, size_t size) {
     size_t used = 0, count = 0, all = 0;
     text[0] = '\0';
     for (size_t i = 0; i < COMMAND_COUNT && used < size; i++) {
         if (program->commands[i].run == NULL || !(is_described_here(program, i) || is_added(program, spec))) continue;
         all++;
         if (!option_belongs(spec, &program->commands[i])) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s", count > 0 ? ", " : "",
-                                 program->commands[i].name);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", count > 0 ? ", " : "", program->commands[i].name);
         count++;
     }
     if (count == all) snprintf(text, size, "all");
@@ -122,10 +120,9 @@ static void print_man_options(const struct program *program) {
 }
 
 static void print_man(const struct program *program) {
-    output_text(
-        ".TH LOAM 1 \"\" \"loam %s\"\n.ad l\n.SH NAME\nloam \\- language models with long contexts on ordinary "
-        "machines\n.SH SYNOPSIS\n.B loam\n.I command\n[options]\n.SH COMMANDS\n",
-        version_number);
+    output_text(".TH LOAM 1 \"\" \"loam %s\"\n.ad l\n.SH NAME\nloam \\- language models with long contexts on ordinary "
+                "machines\n.SH SYNOPSIS\n.B loam\n.I command\n[options]\n.SH COMMANDS\n",
+                version_number);
     const struct command *commands = program->commands;
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         if (commands[i].run == NULL) continue;
@@ -139,8 +136,7 @@ static void print_man(const struct program *program) {
         print_roff(commands[i].description);
         output_text("\n");
     }
-    output_text(
-        ".SH OPTIONS\nEach has the commands that take it; an option with two meanings is here twice.\n");
+    output_text(".SH OPTIONS\nEach has the commands that take it; an option with two meanings is here twice.\n");
     print_man_options(program);
     output_text(
         ".SH ENVIRONMENT\n.TP\n.B LOAM_ARG_NAME\nthe option \\-\\-name, where the command line does not have it\n.TP\n"

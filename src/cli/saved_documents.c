@@ -60,8 +60,7 @@ static const char *shown(const char *text, char *buffer, size_t buffer_bytes) {
     return utf8_escape(text, strlen(text), buffer, buffer_bytes);
 }
 
-static const char *fingerprint_text(const struct document_info *info,
-                                    char text[2 * STORE_FINGERPRINT_BYTES + 1]) {
+static const char *fingerprint_text(const struct document_info *info, char text[2 * STORE_FINGERPRINT_BYTES + 1]) {
     for (size_t i = 0; i < STORE_FINGERPRINT_BYTES; i++) sprintf(text + 2 * i, "%02x", info->fingerprint[i]);
     return text;
 }
@@ -72,8 +71,7 @@ static json_t *info_json(const struct document_info *info) {
     json_put_uint(object, "id", info->id);
     json_put(object, "name", json_text(info->name, strlen(info->name)));
     json_put(object, "state", json_string(state_of(info)));
-    json_put(object, "damaged",
-             info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
+    json_put(object, "damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
     json_put_uint(object, "version", info->version);
     json_put_uint(object, "tokens", info->token_count);
     json_put_uint(object, "bytes", info->bytes);
@@ -84,8 +82,7 @@ static json_t *info_json(const struct document_info *info) {
     json_put(object, "layout", json_text(info->layout, strlen(info->layout)));
     if (info->fractions != NULL) {
         json_put_number(object, "quantized_fraction", fractions_mean(info->fractions, info->token_count));
-        json_put(object, "quantized_fraction_by_layer",
-                 fractions_layers_json(info->fractions, info->token_count));
+        json_put(object, "quantized_fraction_by_layer", fractions_layers_json(info->fractions, info->token_count));
     }
     json_put(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
@@ -118,8 +115,7 @@ static void list_document(void *context, const struct document_info *info) {
     table_cell(&listing->table, "%s", shown(info->model, model, sizeof model));
 }
 
-static enum status print_listing(const struct listing *listing, const struct options *options,
-                                 struct error *error) {
+static enum status print_listing(const struct listing *listing, const struct options *options, struct error *error) {
     if (listing->documents != NULL) return json_print(listing->documents, JSON_INDENT(1), error);
     if (listing->count == 0) {
         fprintf(stderr, "loam: no saved documents in %s\n", option_text(options, OPTION_KV_DISK));
@@ -196,8 +192,7 @@ static void show_text(void *context, const struct document_info *info) {
     output_text("version      %u%s\n", info->version,
                 info->is_other ? ", which this loam does not read: it is not used, and stays" : "");
     output_text("tokens       %" PRIu64 "\n", info->token_count);
-    output_text("size         %" PRIu64 " bytes (%s)\n", info->bytes,
-                bytes_text(info->bytes, size, sizeof size));
+    output_text("size         %" PRIu64 " bytes (%s)\n", info->bytes, bytes_text(info->bytes, size, sizeof size));
     output_text("commits      %" PRIu64 "\n", info->commits);
     output_text("created      %s\n", time_text(info->created, time));
     output_text("last used    %s\n", time_text(info->used, time));
@@ -205,11 +200,10 @@ static void show_text(void *context, const struct document_info *info) {
     output_text("layout       %s\n", shown(info->layout, text, sizeof text));
     output_text("holds        %s\n", holds(info));
     if (document->inputs.document != 0)
-        output_text("inputs       document %" PRIu64 ", of %" PRIu64 " of its tokens\n",
-                    document->inputs.document, document->inputs.token_count);
+        output_text("inputs       document %" PRIu64 ", of %" PRIu64 " of its tokens\n", document->inputs.document,
+                    document->inputs.token_count);
     if (info->fractions != NULL)
-        output_text("in 4 bits    %s of the pages\n",
-                    fractions_text(info->fractions, info->token_count, fractions));
+        output_text("in 4 bits    %s of the pages\n", fractions_text(info->fractions, info->token_count, fractions));
     output_text("fingerprint  %s\n", fingerprint_text(info, hex));
 }
 
@@ -234,8 +228,7 @@ enum status show_command(const struct options *options, struct error *error) {
     enum status status = found == STATUS_MEMORY ? found : STATUS_OK;
     if (status != STATUS_OK) *error = unused;
     if (status == STATUS_OK) status = store_show(store, id, json ? show_json : show_text, &document, error);
-    if (status == STATUS_OK)
-        status = json ? json_print(document.object, JSON_INDENT(1), error) : output_flush(error);
+    if (status == STATUS_OK) status = json ? json_print(document.object, JSON_INDENT(1), error) : output_flush(error);
     json_decref(document.object);
     store_close(store);
     return status;

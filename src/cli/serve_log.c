@@ -29,8 +29,7 @@ static bool is_routine(const struct request_record *record) {
     static const char *const paths[] = {"/health", "/v1/health", "/metrics"};
     if (record->http_status != 200) return false;
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (record->path.length == strlen(paths[i]) &&
-            memcmp(record->path.text, paths[i], record->path.length) == 0)
+        if (record->path.length == strlen(paths[i]) && memcmp(record->path.text, paths[i], record->path.length) == 0)
             return true;
     return false;
 }
@@ -38,8 +37,7 @@ static bool is_routine(const struct request_record *record) {
 static const char *time_text(char text[TIME_BYTES]) {
     const time_t now = time(NULL);
     struct tm utc;
-    if (gmtime_r(&now, &utc) == NULL || strftime(text, TIME_BYTES, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
-        text[0] = '\0';
+    if (gmtime_r(&now, &utc) == NULL || strftime(text, TIME_BYTES, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) text[0] = '\0';
     return text;
 }
 
@@ -48,11 +46,11 @@ static void write_text(void *context, const struct request_record *record) {
     if (is_routine(record)) return;
     char path[PATH_BYTES], time[TIME_BYTES], tokens[96] = "";
     if (record->has_tokens)
-        snprintf(tokens, sizeof tokens, "read %" PRIu64 ", known %" PRIu64 ", made %" PRIu64 ", ",
-                 record->tokens.read, record->tokens.known, record->tokens.made);
+        snprintf(tokens, sizeof tokens, "read %" PRIu64 ", known %" PRIu64 ", made %" PRIu64 ", ", record->tokens.read,
+                 record->tokens.known, record->tokens.made);
     fprintf(stderr, "loam: %s %s %s %u, %s%.3f s%s, %s\n", time_text(time), method_name(record->method),
-            utf8_escape(record->path.text, record->path.length, path, sizeof path), record->http_status,
-            tokens, record->seconds, record->has_left ? ", the client left" : "", record->id);
+            utf8_escape(record->path.text, record->path.length, path, sizeof path), record->http_status, tokens,
+            record->seconds, record->has_left ? ", the client left" : "", record->id);
 }
 
 static void write_json(void *context, const struct request_record *record) {
@@ -79,7 +77,6 @@ static void write_json(void *context, const struct request_record *record) {
 }
 
 struct request_log serve_log_of(size_t form) {
-    static void (*const forms[])(void *context, const struct request_record *record) = {write_text,
-                                                                                        write_json, NULL};
+    static void (*const forms[])(void *context, const struct request_record *record) = {write_text, write_json, NULL};
     return (struct request_log){.write = forms[form]};
 }

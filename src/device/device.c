@@ -17,15 +17,13 @@ enum status device_read(struct device *device, struct stream *stream, void *targ
     return device->operations->stream_synchronize(stream, error);
 }
 
-enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view,
-                              size_t kv_head, uint64_t chunk, void *target, struct error *error) {
+enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view, size_t kv_head,
+                              uint64_t chunk, void *target, struct error *error) {
     uint32_t place;
     const size_t index = kv_head * view->chunk_stride + (size_t)chunk;
-    TRY(device_read(device, stream, &place, span_behind(view->chunks, index * sizeof place), sizeof place,
-                    error));
+    TRY(device_read(device, stream, &place, span_behind(view->chunks, index * sizeof place), sizeof place, error));
     ASSERT(place != PLACE_NOWHERE);
-    return device_read(device, stream, target, kv_pools_chunk(view->pools, place), view->layout->chunk_bytes,
-                       error);
+    return device_read(device, stream, target, kv_pools_chunk(view->pools, place), view->layout->chunk_bytes, error);
 }
 
 uint64_t device_memory_free(struct device *device) {
@@ -34,8 +32,7 @@ uint64_t device_memory_free(struct device *device) {
 
 struct range_form device_range_form(const struct device *device) {
     if (device != NULL && device->range_form != NULL) return *device->range_form;
-    return (struct range_form){
-        .rows = attention_range_rows, .count_max = ATTENTION_RANGES, .partial_floats = 2};
+    return (struct range_form){.rows = attention_range_rows, .count_max = ATTENTION_RANGES, .partial_floats = 2};
 }
 
 enum status device_state(const struct device *device, struct error *error) {

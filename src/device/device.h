@@ -92,7 +92,7 @@ struct norm_operation {
     float epsilon;
     struct span y; /* float [row_count][y_stride]; may be x */
     size_t y_stride;
-    bool adds; /* to y, which is not x then; x is lost */
+    bool adds;   /* to y, which is not x then; x is lost */
     float scale; /* of y, where it adds: y = (y + norm(x)) scale; 0: 1 */
 };
 
@@ -228,8 +228,8 @@ enum key_index_kind {
     KEY_INDEX_LEVEL,    /* a rotated key's levels and a factor per token, a mean per chunk: kernels/level */
     KEY_INDEX_PARTIAL,  /* k . A per token, [64][columns] halves: kernels/project, kernels/score */
     KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
-    KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
-    KEY_INDEX_KEYS, /* nothing: the keys themselves are scored (f16 only), so all chunks must be in memory */
+    KEY_INDEX_TREE,     /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
+    KEY_INDEX_KEYS,     /* nothing: the keys themselves are scored (f16 only), so all chunks must be in memory */
     /* Clusters of a full chunk's keys: their centroids, sizes and mean values, and each token's cluster, whose score it
      * has (lab/methods/cluster.h).  Tokens of a chunk that is not full have none. */
     KEY_INDEX_CLUSTER,
@@ -283,16 +283,15 @@ struct key_index_layout {
 
 /* Whether each token has a score of its own, whatever is chosen together. */
 static inline bool key_index_scores_tokens(const struct key_index_layout *layout) {
-    return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL ||
-           layout->kind == KEY_INDEX_PARTIAL || layout->kind == KEY_INDEX_MASS ||
-           layout->kind == KEY_INDEX_KEYS || layout->kind == KEY_INDEX_CLUSTER ||
+    return layout->kind == KEY_INDEX_HASH || layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_PARTIAL ||
+           layout->kind == KEY_INDEX_MASS || layout->kind == KEY_INDEX_KEYS || layout->kind == KEY_INDEX_CLUSTER ||
            layout->kind == KEY_INDEX_PRODUCT;
 }
 
 /* Whether tokens of a chunk that is not full yet cannot be scored. */
 static inline bool key_index_needs_full_chunks(const struct key_index_layout *layout) {
-    return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER ||
-           layout->kind == KEY_INDEX_PRODUCT || layout->kind == KEY_INDEX_NESTED;
+    return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER || layout->kind == KEY_INDEX_PRODUCT ||
+           layout->kind == KEY_INDEX_NESTED;
 }
 
 /* Tokens that one score is of. */
@@ -349,9 +348,8 @@ struct select_item {
     /* Multiples of the layout's unit_tokens where rows are scored (0 < picks < their number).  KEY_INDEX_LEVEL: the
      * candidates' chunks are complete. */
     uint64_t candidate_begin, candidate_end;
-    const uint64_t *picks; /* [kv_head_count], multiples of unit_tokens, host memory; NULL: none */
-    const struct kept_list
-        *kept; /* [kv_head_count], host memory; a list that is taken has no picks; NULL: none */
+    const uint64_t *picks;        /* [kv_head_count], multiples of unit_tokens, host memory; NULL: none */
+    const struct kept_list *kept; /* [kv_head_count], host memory; a list that is taken has no picks; NULL: none */
 };
 
 static inline uint64_t select_item_picks(const struct select_item *item, size_t kv_head) {
@@ -361,8 +359,7 @@ static inline uint64_t select_item_picks(const struct select_item *item, size_t 
 static inline uint64_t select_item_kept(const struct select_item *item, size_t kv_head) {
     if (item->kept != NULL && item->kept[kv_head].is_taken)
         return item->kept[kv_head].count + item->position + 1 - item->kept[kv_head].window_begin;
-    return item->position + 1 - (item->candidate_end - item->candidate_begin) +
-           select_item_picks(item, kv_head);
+    return item->position + 1 - (item->candidate_end - item->candidate_begin) + select_item_picks(item, kv_head);
 }
 
 static inline uint64_t select_item_kept_max(const struct select_item *item, size_t kv_head_count) {
@@ -467,12 +464,11 @@ struct rows_item {
 /* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks
  * are in the host's. Each KV head has its own. Empty: tables and owners are ones, the rest zeros. */
 struct unit_slots {
-    size_t unit_stride, slot_count; /* of a KV head: units that its sequence may have, and slots */
-    struct span tables;             /* int32_t [kv_head_count][unit_stride]: a unit's slot, or -1 */
-    struct span owners;             /* uint32_t [kv_head_count][slot_count]: a slot's unit, or UINT32_MAX */
-    struct span stamps, used,
-        hands;          /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
-    struct span memory; /* [kv_head_count][slot_count][kv_layout.block_bytes] */
+    size_t unit_stride, slot_count;  /* of a KV head: units that its sequence may have, and slots */
+    struct span tables;              /* int32_t [kv_head_count][unit_stride]: a unit's slot, or -1 */
+    struct span owners;              /* uint32_t [kv_head_count][slot_count]: a slot's unit, or UINT32_MAX */
+    struct span stamps, used, hands; /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
+    struct span memory;              /* [kv_head_count][slot_count][kv_layout.block_bytes] */
 };
 
 struct fetch_counts { /* units; absent: of chunks that are nowhere */
@@ -490,8 +486,7 @@ struct fetch_operation {
     size_t item_count, kv_head_count;
     const struct unit_slots *slots; /* [item_count], host memory */
     struct span counts;             /* struct fetch_counts [kv_head_count], added to */
-    struct span
-        places; /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
+    struct span places;  /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
     size_t place_stride; /* at least the units of the longest list */
     struct step_lists at;
 };
@@ -602,8 +597,8 @@ struct matmul_experts_operation {
     /* Of a stack whose experts do not all lie behind each other: host memory, [expert_count] addresses; picks of
      * experts that have none are left out.  NULL: they do.  Of the cpu device alone. */
     const void *const *places[EXPERT_GROUP_MAX];
-    struct span biases[EXPERT_GROUP_MAX];           /* float [expert_count][rows], or none */
-    struct span y[EXPERT_GROUP_MAX];                /* float [row_count * used][y_stride[j]] */
+    struct span biases[EXPERT_GROUP_MAX]; /* float [expert_count][rows], or none */
+    struct span y[EXPERT_GROUP_MAX];      /* float [row_count * used][y_stride[j]] */
     size_t y_stride[EXPERT_GROUP_MAX];
     /* float [row_count][used], or none.  Then y is [row_count][y_stride], and to each row of it its picks' products are
      * added, each times its number here; replaces: to zero in its place.  The cpu device adds one after another, by the
@@ -638,13 +633,13 @@ struct delta_operation {
     struct span x; /* float [rows][x_stride]: q and k [key_heads][k_dimension] each, v [value_heads][v_dimension] */
     size_t x_stride, key_heads, value_heads, k_dimension, v_dimension;
     bool is_grouped;
-    struct span alpha, beta;  /* float [rows][value_heads] */
-    struct span decay, bias;  /* float [value_heads] */
-    struct span z, norm;      /* float [rows][value_heads * v_dimension]; [v_dimension] */
+    struct span alpha, beta; /* float [rows][value_heads] */
+    struct span decay, bias; /* float [value_heads] */
+    struct span z, norm;     /* float [rows][value_heads * v_dimension]; [v_dimension] */
     float epsilon;
     const struct recurrence_item *items; /* [item_count] */
     size_t item_count, state_first; /* floats into their states, where [value_heads][k_dimension][v_dimension] begin */
-    struct span y; /* float [rows][value_heads * v_dimension] */
+    struct span y;                  /* float [rows][value_heads * v_dimension] */
 };
 
 /* y *= sigmoid(gate), where the gates of a head lie behind its queries: float [row_count][head_count][2][head_size]. */
@@ -693,8 +688,8 @@ struct device_operations {
     /* Zeroed; aligned to 64 bytes or more, MEMORY_SHARED to pages.  On the cpu device large areas take real memory only
      * where they are touched, on which the KV slab of a long context relies (kv_cache.h).  A device without this must
      * be given a context that fits.  release takes what allocate has made, or nothing, and leaves nothing. */
-    enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes,
-                            struct buffer *buffer, struct error *error);
+    enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, struct buffer *buffer,
+                            struct error *error);
     void (*release)(struct device *device, struct buffer *buffer);
     /* Bytes of MEMORY_DEVICE that are free.  NULL: the host's memory, which the system divides. */
     uint64_t (*memory_free)(struct device *device);
@@ -783,13 +778,13 @@ struct device {
     uint32_t key_indexes;
     /* Whether it can with this layout of such a kind, and alpha of choose_operation; NULL: with any. */
     bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
-    size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
-    size_t head_max;      /* elements of a head's K and V, at most; 0: any. Models with more do not load on it */
+    size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
+    size_t head_max;   /* elements of a head's K and V, at most; 0: any. Models with more do not load on it */
     /* Up to so many rows have the bits that each has alone, and other ones among more; 0: always the same ones. */
     size_t rows_few;
     const struct range_form *range_form; /* NULL: that of kernels/attention/attention.h */
-    bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
-    bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
+    bool scores_leaves; /* choose scores every leaf of a tree: there is no search to begin or to count */
+    bool lacks_tokens;  /* choose and attend_rows of lists that are not whole units, but for their end */
 };
 
 struct device_options {
@@ -797,12 +792,11 @@ struct device_options {
     cpu_mask mask;       /* kernels that the cpu may use; cpu_features() for all */
 };
 
-enum status device_cpu_create(struct device **device, const struct device_options *options,
-                              struct error *error) STATUS_CHECKED;
+enum status device_cpu_create(struct device **device, const struct device_options *options, struct error *error)
+    STATUS_CHECKED;
 /* Another number of threads, before anything holds the device's pool or is under way.  STATUS_MEMORY: it has as many as
  * before.  A device without a pool stays as it is. */
-enum status device_set_threads(struct device *device, size_t thread_count, struct error *error)
-    STATUS_CHECKED;
+enum status device_set_threads(struct device *device, size_t thread_count, struct error *error) STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
 
 struct range_form device_range_form(const struct device *device); /* NULL: the cpu device's */
@@ -811,9 +805,8 @@ struct range_form device_range_form(const struct device *device); /* NULL: the c
 enum status device_read(struct device *device, struct stream *stream, void *target, struct span source,
                         size_t size_bytes, struct error *error) STATUS_CHECKED;
 /* Copies the rows of a chunk to the host's memory, layout->chunk_bytes; waits, twice. */
-enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view,
-                              size_t kv_head, uint64_t chunk, void *target, struct error *error)
-    STATUS_CHECKED;
+enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view, size_t kv_head,
+                              uint64_t chunk, void *target, struct error *error) STATUS_CHECKED;
 
 /* Beside the weights, for the least of KV and activations. */
 enum { DEVICE_BESIDE_WEIGHTS_BYTES = 256 << 20 };

@@ -19,23 +19,20 @@ static void cpu_read(struct device_summary *summary) {
 }
 
 static void abilities_write(struct device_summary *summary, const struct cuda_properties *card) {
-    snprintf(summary->abilities, sizeof summary->abilities,
-             "compute %u.%u, %u multiprocessors, %u copy engines%s%s", card->capability / 10,
-             card->capability % 10, card->multiprocessor_count, card->copy_engine_count,
+    snprintf(summary->abilities, sizeof summary->abilities, "compute %u.%u, %u multiprocessors, %u copy engines%s%s",
+             card->capability / 10, card->capability % 10, card->multiprocessor_count, card->copy_engine_count,
              card->can_register_host ? ", reads the host's memory in place" : "",
              card->is_integrated ? ", memory shared with the host" : "");
 }
 
-static enum status card_read(struct device_summary *summary, const struct cuda_driver *driver,
-                             uint32_t index) {
+static enum status card_read(struct device_summary *summary, const struct cuda_driver *driver, uint32_t index) {
     struct cuda_properties card;
     struct cuda_context context;
     TRY(cuda_properties_read(driver, index, &card, &summary->reason));
     snprintf(summary->model, sizeof summary->model, "%s", card.name);
     summary->memory_bytes = card.memory_bytes;
     abilities_write(summary, &card);
-    TRY(cuda_context_open(&context, driver, index, &(struct cuda_options){.wait_limit_ns = 0},
-                          &summary->reason));
+    TRY(cuda_context_open(&context, driver, index, &(struct cuda_options){.wait_limit_ns = 0}, &summary->reason));
     enum status status =
         cuda_memory_read(&context, &summary->memory_free_bytes, &summary->memory_bytes, &summary->reason);
     cuda_context_close(&context);

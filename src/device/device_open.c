@@ -11,8 +11,7 @@ enum { CARDS_MAX = 1000 }; /* a larger number is a typo */
 
 static enum status cuda_open(struct device **device, const struct device_request *request, uint32_t index,
                              struct error *error) {
-    const struct cuda_device_options options = {.index = index,
-                                                .thread_count = request->options.thread_count};
+    const struct cuda_device_options options = {.index = index, .thread_count = request->options.thread_count};
     return device_cuda_create(device, &options, error);
 }
 
@@ -21,9 +20,8 @@ static bool cuda_holds(struct device *device, uint32_t index, uint64_t weights_b
     char available[32], needed[32];
     const uint64_t free_bytes = device_memory_free(device), all = weights_bytes + DEVICE_BESIDE_WEIGHTS_BYTES;
     if (free_bytes >= all) return true;
-    error_set(why, STATUS_MEMORY, "cuda:%u is not used: %s of its memory are free, the weights need %s",
-              index, bytes_text(free_bytes, available, sizeof available),
-              bytes_text(all, needed, sizeof needed));
+    error_set(why, STATUS_MEMORY, "cuda:%u is not used: %s of its memory are free, the weights need %s", index,
+              bytes_text(free_bytes, available, sizeof available), bytes_text(all, needed, sizeof needed));
     device_destroy(device);
     return false;
 }

@@ -19,14 +19,12 @@ static inline uint16_t *key_sample_keys(const struct key_index_layout *layout, c
     return (uint16_t *)(uintptr_t)((const uint8_t *)block + layout->sample_offset);
 }
 
-static inline uint8_t *key_sample_tokens(const struct key_index_layout *layout, size_t k_dimension,
-                                         const void *block) {
+static inline uint8_t *key_sample_tokens(const struct key_index_layout *layout, size_t k_dimension, const void *block) {
     return (uint8_t *)(key_sample_keys(layout, block) + layout->sample_count * k_dimension);
 }
 
 /* tokens: [count], ascending, of the KV_CHUNK_TOKENS of a chunk. */
-static inline void key_sample_draw(uint8_t *tokens, size_t count, size_t layer_index, size_t kv_head,
-                                   uint64_t chunk) {
+static inline void key_sample_draw(uint8_t *tokens, size_t count, size_t layer_index, size_t kv_head, uint64_t chunk) {
     struct random random;
     size_t drawn = 0;
     random_init(&random, ((uint64_t)layer_index << 48) ^ ((uint64_t)kv_head << 36) ^ chunk);

@@ -64,15 +64,13 @@ static void copy_lists(struct adding *adding, const struct row_list **lists, siz
     struct row_list *own = copy_of(adding, *lists, count * sizeof *own);
     const struct buffer *buffer = NULL, *buffer_copy = NULL;
     for (size_t i = 0; own != NULL && i < count; i++) {
-        if (own[i].rows.buffer != buffer)
-            buffer_copy = copy_of(adding, buffer = own[i].rows.buffer, sizeof *buffer);
+        if (own[i].rows.buffer != buffer) buffer_copy = copy_of(adding, buffer = own[i].rows.buffer, sizeof *buffer);
         own[i].rows.buffer = buffer_copy;
     }
     *lists = own;
 }
 
-static void copy_rows_items(struct adding *adding, const struct rows_item **items, size_t count,
-                            size_t kv_head_count) {
+static void copy_rows_items(struct adding *adding, const struct rows_item **items, size_t count, size_t kv_head_count) {
     struct rows_item *own = copy_of(adding, *items, count * sizeof *own);
     struct shared_copies shared = {.layout = NULL};
     for (size_t i = 0; own != NULL && i < count; i++) {
@@ -91,8 +89,7 @@ static void copy_choose(struct adding *adding, struct choose_operation *choose) 
         copy_view(adding, &shared, &own[i].view);
         COPY(own[i].picks, choose->kv_head_count);
         struct kept_list *kept = copy_of(adding, own[i].kept, choose->kv_head_count * sizeof *kept);
-        for (size_t head = 0; kept != NULL && head < choose->kv_head_count; head++)
-            copy_span(adding, &kept[head].rows);
+        for (size_t head = 0; kept != NULL && head < choose->kv_head_count; head++) copy_span(adding, &kept[head].rows);
         own[i].kept = kept;
     }
     choose->items = own;
@@ -190,8 +187,8 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(MATMUL_EXPERTS, matmul_experts, SPAN(x); SPAN(picks); SPAN(mix); copy_experts(adding, own))
         CASE(CONVOLVE, convolve, SPAN(x); SPAN(in_gate); SPAN(out_gate); SPAN(w); SPAN(y);
              copy_states(adding, &own->items, own->item_count))
-        CASE(DELTA, delta, SPAN(x); SPAN(alpha); SPAN(beta); SPAN(decay); SPAN(bias); SPAN(z); SPAN(norm);
-             SPAN(y); copy_states(adding, &own->items, own->item_count))
+        CASE(DELTA, delta, SPAN(x); SPAN(alpha); SPAN(beta); SPAN(decay); SPAN(bias); SPAN(z); SPAN(norm); SPAN(y);
+             copy_states(adding, &own->items, own->item_count))
         CASE(GATE, gate, SPAN(gates); SPAN(y))
         CASE(UPDATE_PLACES, update_places, SPAN(table); COPY(own->deltas, own->count))
         CASE(APPEND, append, SPAN(k); SPAN(v); SPAN(step); copy_items(adding, &own->items, own->item_count))
@@ -262,9 +259,7 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_GATHER: operations->gather(stream, &operation->as.gather); break;
     case OPERATION_KEEP_ROWS: operations->keep_rows(stream, &operation->as.keep_rows); break;
     case OPERATION_BESIDE: operations->beside(stream, &operation->as.beside); break;
-    case OPERATION_KEY_INDEX_BUILD:
-        operations->key_index_build(stream, &operation->as.key_index_build);
-        break;
+    case OPERATION_KEY_INDEX_BUILD: operations->key_index_build(stream, &operation->as.key_index_build); break;
     case OPERATION_CHOOSE: operations->choose(stream, &operation->as.choose); break;
     case OPERATION_COMPARE_LABELS: operations->compare_labels(stream, &operation->as.compare_labels); break;
     case OPERATION_FETCH: operations->fetch(stream, &operation->as.fetch); break;
@@ -275,9 +270,7 @@ void operation_launch(const struct operation *operation, const struct device_ope
 /* What the operation has of the host's memory is its own. */
 #define OWN(pointer, type) ((type *)(uintptr_t)(pointer))
 
-static const void *reached(struct span span) {
-    return (const void *)(uintptr_t)(span.buffer->address + span.offset);
-}
+static const void *reached(struct span span) { return (const void *)(uintptr_t)(span.buffer->address + span.offset); }
 
 static void take_positions(const struct attend_item *items, size_t count, struct span step) {
     if (!span_exists(step)) return;
@@ -336,8 +329,7 @@ void operation_launch_now(struct operation *operation, const struct device_opera
     const struct attend_rows_operation *rows = &operation->as.attend_rows;
     if (operation->kind == OPERATION_APPEND) take_positions(append->items, append->item_count, append->step);
     if (operation->kind == OPERATION_ATTEND) take_positions(attend->items, attend->item_count, attend->step);
-    if (operation->kind == OPERATION_KEY_INDEX_BUILD)
-        take_positions(build->items, build->item_count, build->step);
+    if (operation->kind == OPERATION_KEY_INDEX_BUILD) take_positions(build->items, build->item_count, build->step);
     if (operation->kind == OPERATION_CHOOSE) take_candidates(&operation->as.choose);
     if (operation->kind == OPERATION_COMPARE_LABELS) take_label_positions(&operation->as.compare_labels);
     if (operation->kind == OPERATION_FETCH)

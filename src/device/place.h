@@ -14,16 +14,13 @@
 #define PLACE_SLOTS_MAX (UINT32_C(1) << 30) /* of a pool */
 enum place_pool {
     POOL_ROWS = 1,
-    POOL_QUANTIZED = 2, /* chunks in 4 bits, of a cache with a disk */
-    POOL_NEAR_ROWS =
-        POOL_QUANTIZED, /* rows in the device's memory, of a cache whose other rows are in the host's */
+    POOL_QUANTIZED = 2,              /* chunks in 4 bits, of a cache with a disk */
+    POOL_NEAR_ROWS = POOL_QUANTIZED, /* rows in the device's memory, of a cache whose other rows are in the host's */
     POOL_OTHER = 3,
     PLACE_POOLS = 4
 };
 
-static inline uint32_t place_make(enum place_pool pool, uint64_t slot) {
-    return (uint32_t)pool << 30 | (uint32_t)slot;
-}
+static inline uint32_t place_make(enum place_pool pool, uint64_t slot) { return (uint32_t)pool << 30 | (uint32_t)slot; }
 static inline enum place_pool place_pool(uint32_t place) { return (enum place_pool)(place >> 30); }
 static inline uint32_t place_slot(uint32_t place) { return place & (PLACE_SLOTS_MAX - 1); }
 

@@ -29,7 +29,7 @@ enum label_use {
 
 /* The list that a KV head holds, without its window. */
 struct step_kept {
-    uint64_t position;            /* of the row that chose it */
+    uint64_t position;             /* of the row that chose it */
     uint32_t count, candidate_end; /* rows, 0: none; where its window began */
 };
 

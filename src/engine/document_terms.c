@@ -15,10 +15,9 @@ static enum status check_fingerprint(const struct document_terms *terms, const u
         snprintf(found + 2 * i, 3, "%02x", fingerprint[i]);
         snprintf(expected + 2 * i, 3, "%02x", terms->model_fingerprint[i]);
     }
-    return error_set(
-        error, STATUS_DOCUMENT,
-        "fingerprint: found %s..., expected %s...: it is of another model file, or another key's", found,
-        expected);
+    return error_set(error, STATUS_DOCUMENT,
+                     "fingerprint: found %s..., expected %s...: it is of another model file, or another key's", found,
+                     expected);
 }
 
 static enum status check_number(const char *field, uint32_t found, uint32_t expected, struct error *error) {
@@ -41,21 +40,18 @@ static enum status check_key_index(const struct document_terms *terms, const str
 static enum status check_layout(const struct document_terms *terms, const struct store_layout *found,
                                 const struct store_layout *expected, struct error *error) {
     if (strcmp(found->codec, expected->codec) != 0)
-        return error_set(error, STATUS_DOCUMENT, "codec: found %s, expected %s", found->codec,
-                         expected->codec);
+        return error_set(error, STATUS_DOCUMENT, "codec: found %s, expected %s", found->codec, expected->codec);
     TRY(check_number("layers", found->layer_count, expected->layer_count, error));
     TRY(check_number("KV heads", found->kv_head_count, expected->kv_head_count, error));
     TRY(check_number("bytes of a chunk", found->chunk_bytes, expected->chunk_bytes, error));
     TRY(check_number("bytes of a tail", found->tail_bytes, expected->tail_bytes, error));
     if (!store_layout_same_pages(found, expected))
-        return error_set(error, STATUS_DOCUMENT,
-                         "groups of layers: found %u, expected %u, of the same layers",
+        return error_set(error, STATUS_DOCUMENT, "groups of layers: found %u, expected %u, of the same layers",
                          found->groups.later_count + 1u, expected->groups.later_count + 1u);
-    TRY(check_number("layers with pages in 4 bits", found->fractions.layer_count,
-                     expected->fractions.layer_count, error));
+    TRY(check_number("layers with pages in 4 bits", found->fractions.layer_count, expected->fractions.layer_count,
+                     error));
     if (terms->fixes_fractions && !page_fractions_equal(&found->fractions, &expected->fractions))
-        return error_set(error, STATUS_DOCUMENT,
-                         "pages in 4 bits: found another fraction than this server's");
+        return error_set(error, STATUS_DOCUMENT, "pages in 4 bits: found another fraction than this server's");
     return check_key_index(terms, found, expected, error);
 }
 
@@ -77,8 +73,7 @@ enum status document_terms_accept(void *context, struct parcel_document *documen
     if (!inputs_is_layout(document->layout)) { /* those of inputs are used where their form is the plan's */
         status = check_layout(terms, document->pages, &terms->layouts[0], error);
         for (size_t i = 1; i < terms->layout_count && status != STATUS_OK; i++)
-            if (check_layout(terms, document->pages, &terms->layouts[i], &ignored) == STATUS_OK)
-                status = STATUS_OK;
+            if (check_layout(terms, document->pages, &terms->layouts[i], &ignored) == STATUS_OK) status = STATUS_OK;
     }
     memcpy(document->fingerprint, terms->fingerprint, sizeof document->fingerprint);
     return status;

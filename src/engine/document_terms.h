@@ -19,5 +19,4 @@ struct document_terms {
 /* A parcel_accept; context: the terms.  A document of the model that nobody owns, or the owner's, becomes the owner's.
  * STATUS_DOCUMENT: it is of another model, or of another key, or its pages are not those that this plan's prompts
  * attach to: the field, found and expected. */
-enum status document_terms_accept(void *context, struct parcel_document *document, struct error *error)
-    STATUS_CHECKED;
+enum status document_terms_accept(void *context, struct parcel_document *document, struct error *error) STATUS_CHECKED;

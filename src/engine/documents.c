@@ -45,15 +45,13 @@ static void set_rows_codec(char codec[STORE_WORD_MAX], const struct kv_layout *l
 /* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels. */
 static void set_q4_codec(char codec[STORE_WORD_MAX], const struct kv_layout *layout, bool mixed) {
     const char *rows = mixed ? "f16+" : "";
-    snprintf(codec, STORE_WORD_MAX, "%sq4k%d.%zu,%sq4v%d.%zu", rows, KV_CHUNK_TOKENS, layout->k_dimension,
-             rows, Q4_V_GROUP, layout->v_dimension);
+    snprintf(codec, STORE_WORD_MAX, "%sq4k%d.%zu,%sq4v%d.%zu", rows, KV_CHUNK_TOKENS, layout->k_dimension, rows,
+             Q4_V_GROUP, layout->v_dimension);
 }
 
 /* How the pages of a group of layers are stored; of those in 4 bits the tail is rows. */
-static struct store_group group_of(const struct plan *plan, const struct kv_layout *layout,
-                                   size_t kv_head_count) {
-    struct store_group group = {.kv_head_count = (uint32_t)kv_head_count,
-                                .chunk_bytes = (uint32_t)layout->chunk_bytes};
+static struct store_group group_of(const struct plan *plan, const struct kv_layout *layout, size_t kv_head_count) {
+    struct store_group group = {.kv_head_count = (uint32_t)kv_head_count, .chunk_bytes = (uint32_t)layout->chunk_bytes};
     set_rows_codec(group.codec, layout);
     if (!plan->quantized_pages) return group;
     set_q4_codec(group.codec, layout, plan->mixes_pages);
@@ -132,8 +130,7 @@ static enum status fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES],
 }
 
 /* A folder that cannot be written, because of its file system, permissions or owner, can still be read. */
-static enum status open_store(struct documents *documents, struct store_options *options,
-                              struct error *error) {
+static enum status open_store(struct documents *documents, struct store_options *options, struct error *error) {
     struct error *why = &documents->unwritable, read;
     enum status status = store_open(&documents->store, options, why);
     bool cannot = why->os_error == EROFS || why->os_error == EACCES || why->os_error == EPERM;
@@ -162,12 +159,10 @@ static void set_kind(struct documents *documents, const struct plan *plan, bool 
     struct kv_backing *backing = &documents->backing;
     memcpy(documents->other_kind, backing->model.fingerprint, sizeof documents->other_kind);
     const bool has_chosen = selects && plan->suffix != SUFFIX_DENSE;
-    store_fingerprint_add(has_chosen ? backing->model.fingerprint : documents->other_kind, chosen,
-                          sizeof chosen);
+    store_fingerprint_add(has_chosen ? backing->model.fingerprint : documents->other_kind, chosen, sizeof chosen);
 }
 
-enum status documents_open(struct documents **result, const struct documents_options *options,
-                           struct error *error) {
+enum status documents_open(struct documents **result, const struct documents_options *options, struct error *error) {
     const struct plan *plan = options->plan;
     const struct model *model = options->model;
     struct select *select = options->select;
@@ -189,8 +184,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
     backing->name = documents->name;
     backing->model.description = model->config.name;
     for (uint32_t i = 0; i < model->gguf.file_count; i++)
-        TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device),
-                            error));
+        TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device), error));
     if (model->config.stretched_from > 0) /* other positions, of the same bytes */
         store_fingerprint_add(backing->model.fingerprint, &model->config.context_length,
                               sizeof model->config.context_length);
@@ -247,27 +241,24 @@ static void see_name(void *context, const struct document_info *info) {
 }
 
 /* A prompt with a name of its own does not go on in a document of another name. */
-static bool is_named_otherwise(struct documents *documents, uint64_t id,
-                               const struct documents_prompt *prompt) {
+static bool is_named_otherwise(struct documents *documents, uint64_t id, const struct documents_prompt *prompt) {
     struct naming naming = {.name = prompt->name};
     struct error ignored; /* opening it tells */
-    return prompt->name != NULL &&
-           store_show(documents->store, id, see_name, &naming, &ignored) == STATUS_OK && naming.is_other;
+    return prompt->name != NULL && store_show(documents->store, id, see_name, &naming, &ignored) == STATUS_OK &&
+           naming.is_other;
 }
 
 /* The prompt uses all of it, so it continues where the document ends.  Otherwise it is only read; *full->message says
  * so if the disk lacks space for a copy. */
 static enum status open_match(struct documents *documents, const struct kv_backing *backing,
                               const struct store_match *match, const struct documents_prompt *prompt,
-                              struct document **document, bool *writable, struct error *full,
-                              struct error *error) {
+                              struct document **document, bool *writable, struct error *full, struct error *error) {
     const uint64_t token_capacity = prompt->token_capacity;
-    *writable = match->prefix_tokens == match->token_count &&
-                same_key_index(&match->layout, &backing->layout) && !documents->is_read_only &&
-                !is_named_otherwise(documents, match->document, prompt);
+    *writable = match->prefix_tokens == match->token_count && same_key_index(&match->layout, &backing->layout) &&
+                !documents->is_read_only && !is_named_otherwise(documents, match->document, prompt);
     if (*writable) {
-        enum status status = document_open(document, documents->store, match->document, &backing->model,
-                                           &match->layout, DOCUMENT_APPEND, token_capacity, error);
+        enum status status = document_open(document, documents->store, match->document, &backing->model, &match->layout,
+                                           DOCUMENT_APPEND, token_capacity, error);
         if (status == STATUS_IO && io_is_full(error->os_error)) {
             *full = *error;
             full->status = STATUS_FULL; /* where RAM does not do without it, memory is what is lacking */
@@ -275,8 +266,8 @@ static enum status open_match(struct documents *documents, const struct kv_backi
         if (status != STATUS_FULL && full->message[0] == '\0') return status;
         *writable = false; /* another process continues it, or the disk lacks space */
     }
-    return document_open(document, documents->store, match->document, &backing->model, &match->layout,
-                         DOCUMENT_READ, 0, error);
+    return document_open(document, documents->store, match->document, &backing->model, &match->layout, DOCUMENT_READ, 0,
+                         error);
 }
 
 /* Rows of a compressed page are rounded, and the rows that follow must be exact.  So of a chunk that is full in the
@@ -305,8 +296,8 @@ static struct store_layout rows_layout(const struct documents *documents) {
 
 /* A longer prefix than match has, in a document with pages as in the query's layout.  Its key index is of that kind, or
  * is rebuilt from the stored keys. */
-static enum status find_longer(struct documents *documents, struct store_query query,
-                               struct store_match *match, struct error *error) {
+static enum status find_longer(struct documents *documents, struct store_query query, struct store_match *match,
+                               struct error *error) {
     struct store_match same, other;
     if (match->prefix_tokens == query.token_count) return STATUS_OK;
     TRY(store_find(documents->store, &query, &same, error));
@@ -347,28 +338,27 @@ static void only_read(struct documents *documents, struct kv_sequence *sequence,
     const char *damage = before.message, *between = damage[0] != '\0' ? "; " : "";
     kv_sequence_keep_in_ram(sequence, why);
     if (!documents->is_told)
-        (void)error_set(notice, STATUS_IO, "%s%snothing is saved, only read: %s", damage, between,
-                        why->message);
+        (void)error_set(notice, STATUS_IO, "%s%snothing is saved, only read: %s", damage, between, why->message);
     documents->is_told = true;
 }
 
 /* Of a document of token_count tokens that is about to have token_end: what is chosen for its new pages.  false: what
  * it has. */
-static bool choose_again(struct documents *documents, struct kv_sequence *sequence,
-                         const struct store_layout *layout, uint64_t token_count, uint64_t token_end,
-                         uint64_t token_capacity, struct page_fractions *fractions) {
+static bool choose_again(struct documents *documents, struct kv_sequence *sequence, const struct store_layout *layout,
+                         uint64_t token_count, uint64_t token_end, uint64_t token_capacity,
+                         struct page_fractions *fractions) {
     struct page_fractions wanted;
     const uint64_t chunks = kv_chunks_of(token_count), chunk_end = token_end / KV_CHUNK_TOKENS;
     if (documents->choose == NULL || fractions->layer_count == 0) return false;
     if (!quantized_pages_grows(chunks, chunk_end)) return false; /* not worth measuring */
-    return documents->choose(documents->choose_context, documents->store, layout, sequence, token_end,
-                             token_capacity, &wanted) &&
+    return documents->choose(documents->choose_context, documents->store, layout, sequence, token_end, token_capacity,
+                             &wanted) &&
            quantized_pages_continue(fractions, &wanted, chunks, chunk_end);
 }
 
 /* Chooses the fractions again, before the document becomes the sequence's.  Without room it keeps those it has. */
-static void grow_document(struct documents *documents, struct kv_sequence *sequence,
-                          struct document *document, const struct documents_prompt *prompt) {
+static void grow_document(struct documents *documents, struct kv_sequence *sequence, struct document *document,
+                          const struct documents_prompt *prompt) {
     struct page_fractions fractions = document_layout(document)->fractions;
     if (kv_sequence_divides_slots(sequence) &&
         choose_again(documents, sequence, document_layout(document), document_token_count(document),
@@ -383,16 +373,13 @@ static bool holds(const struct document *document, const int32_t *tokens, uint64
            memcmp(document_tokens(document), tokens, (size_t)count * sizeof *tokens) == 0;
 }
 
-bool documents_copies(uint64_t prefix_tokens, uint64_t new_tokens) {
-    return prefix_tokens / COPIES_MAX <= new_tokens;
-}
+bool documents_copies(uint64_t prefix_tokens, uint64_t new_tokens) { return prefix_tokens / COPIES_MAX <= new_tokens; }
 
 /* outcome->reused stays 0 if it fails, and if the document has grown since it was found (another process continued
  * it): it must then be evaluated anew. */
-static enum status use(struct documents *documents, const struct kv_backing *backing,
-                       struct kv_sequence *sequence, const struct store_match *match,
-                       const struct documents_prompt *prompt, struct documents_outcome *outcome,
-                       struct error *error) {
+static enum status use(struct documents *documents, const struct kv_backing *backing, struct kv_sequence *sequence,
+                       const struct store_match *match, const struct documents_prompt *prompt,
+                       struct documents_outcome *outcome, struct error *error) {
     const uint64_t whole = prompt->token_count + 1; /* tokens of the prompt */
     struct document *document;
     bool writable;
@@ -406,12 +393,10 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     TRY(kv_sequence_open_document(sequence, document, match->prefix_tokens, writable, error));
     outcome->reused = match->prefix_tokens;
     if (documents->is_read_only || full.message[0] != '\0') {
-        only_read(documents, sequence, documents->is_read_only ? &documents->unwritable : &full,
-                  &outcome->notice);
+        only_read(documents, sequence, documents->is_read_only ? &documents->unwritable : &full, &outcome->notice);
         return STATUS_OK;
     }
-    bool departs =
-        match->prefix_tokens < match->token_count || !same_key_index(&match->layout, &backing->layout);
+    bool departs = match->prefix_tokens < match->token_count || !same_key_index(&match->layout, &backing->layout);
     const bool is_worth = documents_copies(match->prefix_tokens, whole - match->prefix_tokens);
     const bool is_asked = prompt->name != NULL && !holds(document, prompt->tokens, whole);
     if (writable || !(departs || is_asked) || !(is_worth || is_asked)) return STATUS_OK;
@@ -427,9 +412,8 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
 }
 
 /* Where other sequences hold slots, a new document gets the fractions that the slots were divided by. */
-static enum status create(struct documents *documents, struct kv_backing *backing,
-                          struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
-                          struct error *error) {
+static enum status create(struct documents *documents, struct kv_backing *backing, struct kv_sequence *sequence,
+                          uint64_t token_count, uint64_t token_capacity, struct error *error) {
     struct page_fractions *fractions = &documents->backing.layout.fractions;
     if (documents->choose != NULL && (!documents->chosen || kv_sequence_divides_slots(sequence))) {
         const struct store_layout layout = documents->backing.layout;
@@ -451,16 +435,14 @@ static void fingerprint_of_owner(const struct documents *documents, const char *
     if (owner != NULL && owner[0] != '\0') store_fingerprint_add(fingerprint, owner, strlen(owner));
 }
 
-static struct kv_backing backing_of(const struct documents *documents,
-                                    const struct documents_prompt *prompt) {
+static struct kv_backing backing_of(const struct documents *documents, const struct documents_prompt *prompt) {
     struct kv_backing backing = documents->backing;
     fingerprint_of_owner(documents, prompt->owner, backing.model.fingerprint);
     if (prompt->name != NULL) backing.name = prompt->name;
     return backing;
 }
 
-bool documents_belongs(const struct documents *documents, const char *owner,
-                       const struct document_info *info) {
+bool documents_belongs(const struct documents *documents, const char *owner, const struct document_info *info) {
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
     fingerprint_of_owner(documents, owner, fingerprint);
     return memcmp(fingerprint, info->fingerprint, sizeof fingerprint) == 0;
@@ -469,8 +451,7 @@ bool documents_belongs(const struct documents *documents, const char *owner,
 enum status documents_terms(const struct documents *documents, const char *owner, bool stores,
                             struct document_terms *terms, struct error *error) {
     const struct kv_backing *backing = &documents->backing;
-    if (stores && documents->is_read_only)
-        return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
+    if (stores && documents->is_read_only) return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
     *terms = (struct document_terms){.limit_bytes = documents->limit_bytes,
                                      .layouts = {backing->layout},
                                      .layout_count = 1,
@@ -527,14 +508,13 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
         return error_set(error, STATUS_IO,
                          "%s; and of what is saved there nothing begins like the prompt, by the same model",
                          documents->unwritable.message);
-    enum status status =
-        create(documents, &backing, sequence, prompt->token_count, prompt->token_capacity, error);
+    enum status status = create(documents, &backing, sequence, prompt->token_count, prompt->token_capacity, error);
     if (status == STATUS_DOCUMENT) documents->damage = *error;
     if (status != STATUS_FULL && status != STATUS_IO && status != STATUS_DOCUMENT) return status;
     /* An answer is worth more than a saved document: RAM may hold all of it. */
     const struct error damage = *notice;
-    (void)error_set(notice, status, "%s%snot saved: %s", damage.message,
-                    damage.message[0] != '\0' ? "; " : "", error->message);
+    (void)error_set(notice, status, "%s%snot saved: %s", damage.message, damage.message[0] != '\0' ? "; " : "",
+                    error->message);
     kv_sequence_keep_in_ram(sequence, error);
     return STATUS_OK;
 }
@@ -551,8 +531,7 @@ static enum status find_other_kind(struct documents *documents, const struct doc
     TRY(find(documents, &backing, prompt->tokens, prompt->token_count, &match, error));
     if (match.document == 0) return STATUS_OK;
     *prefix_tokens = match.prefix_tokens;
-    (void)!error_set(why, STATUS_DOCUMENT,
-                     "document %llu was saved with another --suffix, and answers differently",
+    (void)!error_set(why, STATUS_DOCUMENT, "document %llu was saved with another --suffix, and answers differently",
                      (unsigned long long)match.document);
     return STATUS_OK;
 }
@@ -565,10 +544,10 @@ static enum status find_whole(struct documents *documents, const struct document
     *prefix_tokens = 0;
     if (backing.layout.windows.tokens == 0 || documents->ignores) return STATUS_OK;
     backing.layout.windows = (struct store_windows){0};
-    TRY(store_find(documents->store,
-                   &(struct store_query){&backing.model, &backing.layout, prompt->tokens, prompt->token_count,
-                                         STORE_LIKE_KIND},
-                   &match, error));
+    TRY(store_find(
+        documents->store,
+        &(struct store_query){&backing.model, &backing.layout, prompt->tokens, prompt->token_count, STORE_LIKE_KIND},
+        &match, error));
     *prefix_tokens = match.prefix_tokens;
     (void)!error_set(why, STATUS_DOCUMENT, "document %llu has all K and V of layers with windows, expected version 4",
                      (unsigned long long)match.document);
@@ -601,15 +580,13 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     const struct error before = outcome->notice;
     struct error why, ignored;
     uint64_t other;
-    enum status status = store_find_other(documents->store,
-                                          &(struct store_query){.model = &backing.model,
-                                                                .tokens = prompt->tokens,
-                                                                .token_count = prompt->token_count},
-                                          &other, &why, &ignored);
+    enum status status = store_find_other(
+        documents->store,
+        &(struct store_query){.model = &backing.model, .tokens = prompt->tokens, .token_count = prompt->token_count},
+        &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_other_kind(documents, prompt, &other, &why, &ignored);
-    if (status == STATUS_OK && other <= outcome->reused)
-        status = find_whole(documents, prompt, &other, &why, &ignored);
+    if (status == STATUS_OK && other <= outcome->reused) status = find_whole(documents, prompt, &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_stateless(documents, prompt, &other, &why, &ignored);
     if (status == STATUS_OK && other > outcome->reused)
@@ -619,9 +596,8 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
 }
 
 void documents_build_with(struct documents *documents,
-                          enum status (*build)(void *context, struct kv_sequence *sequence,
-                                               size_t layer_index, uint64_t position_first,
-                                               uint64_t row_count, struct error *error),
+                          enum status (*build)(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                               uint64_t position_first, uint64_t row_count, struct error *error),
                           void *context) {
     documents->backing.build_key_index = build;
     documents->backing.build_context = context;
@@ -637,8 +613,8 @@ void documents_grow(struct documents *documents, struct kv_sequence *sequence, u
     struct page_fractions fractions;
     if (!kv_sequence_may_change_fractions(sequence)) return;
     fractions = *kv_sequence_fractions(sequence);
-    if (choose_again(documents, sequence, &documents->backing.layout, kv_sequence_length(sequence),
-                     token_count, token_capacity, &fractions)) {
+    if (choose_again(documents, sequence, &documents->backing.layout, kv_sequence_length(sequence), token_count,
+                     token_capacity, &fractions)) {
         enum status ignored = kv_sequence_change_fractions(sequence, &fractions, NULL);
         (void)ignored;
     }
@@ -649,8 +625,8 @@ enum status documents_measure(struct documents *documents, uint64_t token_capaci
     enum { SAMPLE_PAGES = 64 };
     const struct store_layout *layout = &documents->backing.layout;
     if (documents->is_read_only) return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
-    return store_measure(documents->store, layout, token_capacity, SAMPLE_PAGES * store_tail_bytes(layout),
-                         rates, error);
+    return store_measure(documents->store, layout, token_capacity, SAMPLE_PAGES * store_tail_bytes(layout), rates,
+                         error);
 }
 
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

@@ -35,13 +35,12 @@ struct documents_options {
     uint64_t buffer_bytes;
     bool key_index_on_disk; /* a document's key index cannot be built of its keys */
 };
-enum status documents_open(struct documents **documents, const struct documents_options *options,
-                           struct error *error) STATUS_CHECKED;
+enum status documents_open(struct documents **documents, const struct documents_options *options, struct error *error)
+    STATUS_CHECKED;
 /* Sets the function that builds the key index (kv_backing.build_key_index).  Call before the first sequence. */
 void documents_build_with(struct documents *documents,
-                          enum status (*build)(void *context, struct kv_sequence *sequence,
-                                               size_t layer_index, uint64_t position_first,
-                                               uint64_t row_count, struct error *error),
+                          enum status (*build)(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                               uint64_t position_first, uint64_t row_count, struct error *error),
                           void *context);
 /* Chooses the fractions of a document, where pages are mixed.  token_count: the tokens that it is about to have.
  * token_capacity: the document's.  A sequence that is empty must be empty again on return.  false: there is nothing to
@@ -66,7 +65,7 @@ struct documents_prompt {
     const int32_t *tokens; /* [token_count]: those whose KV may be taken */
     uint64_t token_count;
     uint64_t token_capacity; /* of a new document */
-    const char *owner; /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
+    const char *owner;       /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
     /* Of a new document; NULL: the plan's.  Lives as long as the sequence.  With one, the prompt is saved even
      * where it shares nearly all of another document, and tokens has one more: its last token. */
     const char *name;
@@ -91,8 +90,7 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
 void documents_grow(struct documents *documents, struct kv_sequence *sequence, uint64_t token_count,
                     uint64_t token_capacity);
 /* Whether a document of the store is this model's and this owner's. */
-bool documents_belongs(const struct documents *documents, const char *owner,
-                       const struct document_info *info);
+bool documents_belongs(const struct documents *documents, const char *owner, const struct document_info *info);
 /* For another thread.  STATUS_IO: the folder is read-only and the document is to be stored in it. */
 struct document_terms;
 enum status documents_terms(const struct documents *documents, const char *owner, bool stores,

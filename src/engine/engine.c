@@ -20,21 +20,20 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     options.rounds = engine->kv.quantized_pages;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
-    return forward_create(
-        &engine->forward, engine->model,
-        &(struct forward_options){.attention = engine->attention,
-                                  .rebuilds = plan_keeps_inputs(plan, &engine->model->config),
-                                  .trace = trace,
-                                  .row_capacity = rows,
-                                  .block_capacity = block,
-                                  .logit_row_capacity = engine->logit_rows_max,
-                                  .beside_capacity = block},
-        error);
+    return forward_create(&engine->forward, engine->model,
+                          &(struct forward_options){.attention = engine->attention,
+                                                    .rebuilds = plan_keeps_inputs(plan, &engine->model->config),
+                                                    .trace = trace,
+                                                    .row_capacity = rows,
+                                                    .block_capacity = block,
+                                                    .logit_row_capacity = engine->logit_rows_max,
+                                                    .beside_capacity = block},
+                          error);
 }
 
 /* Opens the folder of saved documents, if the plan has one. */
-static enum status open_documents(struct engine *engine, const struct plan *plan,
-                                  const struct engine_options *options, struct error *error) {
+static enum status open_documents(struct engine *engine, const struct plan *plan, const struct engine_options *options,
+                                  struct error *error) {
     if (plan->disk_directory == NULL) return STATUS_OK;
     TRY(documents_open(&engine->documents,
                        &(struct documents_options){.plan = plan,
@@ -70,13 +69,11 @@ static enum status engine_init(struct engine *engine, struct plan *plan, const s
     TRY(device->operations->stream_create(device, &engine->stream, error));
     TRY(engine_try_inputs(engine, plan, error));
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
-    engine->prefetches =
-        plan->prefetches && !(engine->kv.key_index_on_disk && engine->kv.key_index_places == 1);
+    engine->prefetches = plan->prefetches && !(engine->kv.key_index_on_disk && engine->kv.key_index_places == 1);
     /* The cache rejects a budget that is too small, and names what everything together needs.  So the key index counts
      * here if there is a budget; without one it is allocated with the selection. */
     if (plan->host_bytes == 0) engine->kv.key_index_bytes = engine->kv.key_index_layer_first = 0;
-    TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, device, &engine->kv,
-                                                                       error));
+    TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, device, &engine->kv, error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
     engine->logit_rows_max = min_size(block, ENGINE_SEQUENCES_MAX);
@@ -172,8 +169,7 @@ size_t engine_hard_heads(const struct engine *engine) { return engine->hard_head
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }
-enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts,
-                                struct error *error) {
+enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error) {
     return attention_fetch_counts(engine->attention, engine->stream, counts, error);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
@@ -192,9 +188,7 @@ uint64_t engine_kv_device_bytes(const struct engine *engine) {
     if (device_memory_free(engine->model->device) == UINT64_MAX) return 0;
     return kv_cache_used_device_bytes(engine->cache);
 }
-uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
-    return kv_cache_bytes_per_token(&engine->kv);
-}
+uint64_t engine_kv_bytes_per_token(const struct engine *engine) { return kv_cache_bytes_per_token(&engine->kv); }
 uint64_t engine_kv_row_bytes(const struct engine *engine) {
     struct kv_cache_config plain = engine->kv;
     plain.key_index_bytes = 0;

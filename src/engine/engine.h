@@ -44,8 +44,7 @@ enum { ENGINE_OWNER_MAX = 128 }; /* bytes of an owner, with the zero */
 const char *engine_documents_warning(const struct engine *engine);
 const char *engine_documents_damage(const struct engine *engine); /* documents_damage; NULL: none */
 
-enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error)
-    STATUS_CHECKED;
+enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error) STATUS_CHECKED;
 void sequence_destroy(struct sequence *sequence);
 uint64_t sequence_length(const struct sequence *sequence);
 /* Keeps the first token_count tokens and drops the rest.  Where layers keep a state, as many as one is there for: then
@@ -54,14 +53,14 @@ void sequence_truncate(struct sequence *sequence, uint64_t token_count);
 
 /* Sets the selection of the sequence's decode steps; initially the plan's.  STATUS_USAGE: the method needs a key index
  * that the engine does not have (all and window need none). */
-enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
-                                struct select_keep keep, struct error *error) STATUS_CHECKED;
+enum status sequence_set_select(struct sequence *sequence, const struct select_method *method, struct select_keep keep,
+                                struct error *error) STATUS_CHECKED;
 
 /* Switches to another method or other parameters.  The key index of every live sequence is rebuilt from its stored KV
  * and its rule is replaced, so one prefill serves several methods.  A method with watches_prefill (h2o) starts empty:
  * prefill again.  On failure the engine attends to everything. */
-enum status engine_set_select(struct engine *engine, const struct select_options *options,
-                              struct error *error) STATUS_CHECKED;
+enum status engine_set_select(struct engine *engine, const struct select_options *options, struct error *error)
+    STATUS_CHECKED;
 /* The selection, for observers, statistics and the fallback notice; NULL: attention is full. */
 struct select *engine_select(struct engine *engine);
 /* The attention, for its statistics and its observer of chosen tokens. */
@@ -75,8 +74,7 @@ void engine_set_attention_observer(struct engine *engine, attention_observer *ob
 typedef bool engine_progress(void *context, uint64_t done, uint64_t total);
 
 /* Called for every token of a prefill, in order, with its logits [vocabulary_size]. */
-typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits,
-                                       struct error *error);
+typedef enum status engine_each_logits(void *context, uint64_t index, const float *logits, struct error *error);
 struct prefill_request {
     const int32_t *tokens;
     size_t token_count;
@@ -108,8 +106,8 @@ void sequence_set_turn(struct sequence *sequence, uint64_t end, bool is_dropped)
  * first prefill does it by itself, for all of its prompt but the last token: this is for callers that ask before, or
  * whose tokens come from steps, too.  Does nothing where nothing is saved.  With a name, tokens[token_count] is read,
  * too: the prompt's last. */
-enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
-                            struct error *error) STATUS_CHECKED;
+enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count, struct error *error)
+    STATUS_CHECKED;
 /* The next prefill is of a suffix (--suffix), as behind a saved document: what follows a sequence that stayed in memory
  * is computed as if it had come back from the disk.  Nothing where nothing is saved. */
 void sequence_begin_suffix(struct sequence *sequence);
@@ -117,8 +115,8 @@ void sequence_begin_suffix(struct sequence *sequence);
  * both have goes, and the rest of the prompt is a suffix (sequence_begin_suffix), as if the sequence had attached to a
  * saved document.  Sets *kept to 0, and does nothing, where attaching to a saved document is cheaper: it has more of
  * the prompt, or what follows it would be saved.  The sequence's own tokens may be lost where they are not saved. */
-enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
-                           uint64_t *kept, struct error *error) STATUS_CHECKED;
+enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count, uint64_t *kept,
+                           struct error *error) STATUS_CHECKED;
 /* How many of its first tokens have the rows that any prompt with this prefix would have: all of them, unless the
  * engine selects and prompts attend to everything (SUFFIX_DENSE); then those before the first one that chose. */
 uint64_t sequence_whole_tokens(const struct sequence *sequence);
@@ -143,9 +141,8 @@ bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
 void engine_give_back_memory(struct engine *engine);
 /* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].
  * With `each` the logits of every token go to it instead. */
-enum status engine_prefill(struct engine *engine, struct sequence *sequence,
-                           const struct prefill_request *request, const float **logits, struct error *error)
-    STATUS_CHECKED;
+enum status engine_prefill(struct engine *engine, struct sequence *sequence, const struct prefill_request *request,
+                           const float **logits, struct error *error) STATUS_CHECKED;
 
 /* Prompts of several sequences, or parts of them, in one pass: each layer's weights are read once for all of them.  Bit
  * for bit what engine_prefill gives each.  Sequences that have documents were attached before.  At most
@@ -168,20 +165,20 @@ struct prefill_pauses {
     void *context;
 };
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
-                                    const struct prefill_pauses *pauses, const float **logits,
-                                    struct error *error) STATUS_CHECKED;
+                                    const struct prefill_pauses *pauses, const float **logits, struct error *error)
+    STATUS_CHECKED;
 /* Whether steps and prompts may share a pass: attention is full. */
 bool engine_mixes(const struct engine *engine);
-size_t engine_batch_size(const struct engine *engine);  /* plan.batch_size */
-bool engine_reads_weights(const struct engine *engine); /* for each pass: model_limit_weights */
+size_t engine_batch_size(const struct engine *engine);                    /* plan.batch_size */
+bool engine_reads_weights(const struct engine *engine);                   /* for each pass: model_limit_weights */
 struct weight_figures engine_weight_figures(const struct engine *engine); /* of what is read; zeros: nothing is */
 /* No: a selection watches prompts, a prefill has paused, or the sequence's next tokens follow a document and may
  * select. */
 bool sequence_prefills_together(const struct sequence *sequence);
 
 /* Appends one token to each of count sequences.  *logits: [count][vocabulary_size], valid until the next call. */
-enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
-                        size_t count, const float **logits, struct error *error) STATUS_CHECKED;
+enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens, size_t count,
+                        const float **logits, struct error *error) STATUS_CHECKED;
 
 /* Rows that a product of few rows takes, whose bits do not depend on how many they are. */
 enum { ENGINE_AHEAD_MAX = FORWARD_AHEAD_MAX };
@@ -203,8 +200,8 @@ struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 
 /* Appends random KV (normal values from the seed) without computing it; states are zeros behind it.  For benchmarks at
  * depths where a prefill takes too long. */
-enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
-                               uint64_t seed, struct error *error) STATUS_CHECKED;
+enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count, uint64_t seed,
+                               struct error *error) STATUS_CHECKED;
 
 /* Rows that are not computed, of positions [position, position + count) of a layer: from a recording, or copied. */
 struct rows_target {

@@ -41,8 +41,8 @@ struct sequence {
     uint64_t turn_end;                /* sequence_set_turn; */
     bool drops_answer;                /* what follows it is not saved */
     struct paused_segment paused;
-    uint64_t selected;              /* tokens of the first prefill that selected */
-    struct documents_outcome saved; /* what the first prefill found */
+    uint64_t selected;                                           /* tokens of the first prefill that selected */
+    struct documents_outcome saved;                              /* what the first prefill found */
     char owner[ENGINE_OWNER_MAX], document_name[STORE_TEXT_MAX]; /* sequence_set_owner */
 };
 
@@ -70,12 +70,12 @@ struct engine {
     struct inputs_shape inputs_shape;
     double inputs_ratio; /* engine_inputs_ratio */
     size_t rebuild_chunks;
-    bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
-    bool persists;                       /* struct plan.persistent */
-    size_t hard_heads;                   /* engine_hard_heads */
+    bool prefetches;   /* the plan's, but where RAM has one layer's key index alone */
+    bool persists;     /* struct plan.persistent */
+    size_t hard_heads; /* engine_hard_heads */
     /* Behind how many heads of a layer need not stay, as they are read meanwhile; zeros: nothing was measured */
     struct persistent_times persistent_times;
-    bool hides_reads;                    /* reads overlap with the computation of the previous layer */
+    bool hides_reads;                 /* reads overlap with the computation of the previous layer */
     const struct step_replay *replay; /* borrowed; NULL: rows are computed */
     bool has_layer_seconds;
     double layer_seconds; /* engine_layer_seconds, where hides_reads; 0: not known */
@@ -86,14 +86,13 @@ struct engine {
 /* selection.c */
 void engine_drop_select(struct engine *engine);
 /* Replaces the selection, after engine_drop_select, and builds the key index of every live sequence. */
-enum status engine_replace_select(struct engine *engine, const struct select_options *options,
-                                  struct error *error) STATUS_CHECKED;
+enum status engine_replace_select(struct engine *engine, const struct select_options *options, struct error *error)
+    STATUS_CHECKED;
 /* The rule of new sequences. */
 struct select_rule engine_default_rule(const struct engine *engine);
 /* Builds the key index of stored rows of one layer.  context: the engine (documents_build_with). */
-enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
-                              uint64_t position_first, uint64_t row_count, struct error *error)
-    STATUS_CHECKED;
+enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
+                              uint64_t row_count, struct error *error) STATUS_CHECKED;
 
 /* page_fractions.c.  context: the engine (documents_choose_with). */
 bool engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,
@@ -120,8 +119,7 @@ enum status engine_choose_persistent(struct engine *engine, const struct plan *p
 /* inputs.c: in which form inputs are kept, which the plan's budget depends on; how quickly pages are read, once there
  * are documents; and the inputs of a sequence that has just been attached to them. */
 enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct error *error) STATUS_CHECKED;
-enum status engine_measure_link(struct engine *engine, const struct plan *plan, struct error *error)
-    STATUS_CHECKED;
+enum status engine_measure_link(struct engine *engine, const struct plan *plan, struct error *error) STATUS_CHECKED;
 enum status engine_attach_inputs(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                                  struct error *error) STATUS_CHECKED;
 
@@ -142,8 +140,7 @@ void sequence_plan_snapshots(struct sequence *sequence, uint64_t position, uint6
 
 /* Builds the key index of the rows behind the last full chunk: documents, and columns that are shared, have it of full
  * chunks alone. */
-enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error)
-    STATUS_CHECKED;
+enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error) STATUS_CHECKED;
 
 /* paused.c.  What a paused segment had computed is lost. */
 void sequence_drop_paused(struct sequence *sequence);
@@ -152,12 +149,11 @@ void sequence_end_paused(struct sequence *sequence);
 /* The forward pass is free for another batch. */
 void engine_save_paused(struct engine *engine);
 /* The forward pass has the rows of a paused segment again, for the same batch; nothing for a sequence without one. */
-enum status sequence_restore_paused(struct sequence *sequence, const struct forward_batch *batch,
-                                    struct error *error) STATUS_CHECKED;
+enum status sequence_restore_paused(struct sequence *sequence, const struct forward_batch *batch, struct error *error)
+    STATUS_CHECKED;
 
 /* Reserves space for token_count more tokens, or says why there is none. */
-enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)
-    STATUS_CHECKED;
+enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) STATUS_CHECKED;
 /* Rows were stored from `position` on, to its new length; each attended to what the rule left, NULL: to everything. */
 void sequence_note_whole(struct sequence *sequence, uint64_t position, const struct select_rule *rule);
 /* Notes the tokens stored from position on, if the sequence is saved. */

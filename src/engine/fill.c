@@ -59,8 +59,7 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
     kv_sequence_begin_rows(fill->sequence->kv, position + count, position + count);
     for (size_t layer = 0; layer < engine->kv.layer_count; layer++) {
         const struct kv_geometry *kv = &engine->model->config.layers[layer].kv;
-        const size_t k_stride = kv->kv_head_count * kv->k_dimension,
-                     v_stride = kv->kv_head_count * kv->v_dimension;
+        const size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
         const struct rows_target target = {fill->host, fill->host + count * k_stride, count};
         TRY(fill->rows(fill->context, layer, position, &target, error));
         operations->upload(fill->stream, span_of(&fill->memory, 0), fill->host,
@@ -120,8 +119,8 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
     return status;
 }
 
-enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
-                               uint64_t seed, struct error *error) {
+enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count, uint64_t seed,
+                               struct error *error) {
     struct random_rows rows = {.row_floats = row_floats(engine)};
     random_init(&rows.random, seed);
     struct fill fill = {.engine = engine, .sequence = sequence, .rows = random_rows, .context = &rows};

@@ -29,8 +29,7 @@ enum status engine_ask_persistent(const struct engine *engine, struct persistent
 }
 
 bool engine_persists(const struct engine *engine) {
-    return engine->persists && engine->select != NULL &&
-           attention_reuse_thresholds(engine->attention) != NULL;
+    return engine->persists && engine->select != NULL && attention_reuse_thresholds(engine->attention) != NULL;
 }
 
 /* Which heads it is follows from the calibration and the options, not from what RAM holds and the disk's speed: the
@@ -45,8 +44,8 @@ enum status engine_mark_persistent(struct engine *engine, struct error *error) {
     for (size_t layer = 0; layer < question.layer_count && hard != NULL; layer++)
         for (size_t head = 0; head < persistent_heads_of(&question, layer); head++) {
             const bool stays = layer < question.layer_first,
-                       is_hard = !stays && question.similarity != NULL &&
-                                 persistent_difficulty(&question, layer, head) > 0;
+                       is_hard =
+                           !stays && question.similarity != NULL && persistent_difficulty(&question, layer, head) > 0;
             hard[persistent_lane(&question, layer, head)] = stays || is_hard;
             engine->hard_heads += is_hard;
         }

@@ -63,8 +63,8 @@ static enum status keeps_bits(struct engine *engine, const struct trial *trial, 
 }
 
 /* Every type of weight that K and V are computed with is tried once. */
-static enum status try_types(struct engine *engine, const struct trial *trial, enum inputs_form form,
-                             bool *same, struct error *error) {
+static enum status try_types(struct engine *engine, const struct trial *trial, enum inputs_form form, bool *same,
+                             struct error *error) {
     const struct model *model = engine->model;
     uint64_t tried = 0;
     *same = true;
@@ -82,8 +82,7 @@ static enum status try_types(struct engine *engine, const struct trial *trial, e
 enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct error *error) {
     const struct model_config *config = &engine->model->config;
     struct device *device = engine->model->device;
-    const size_t k = config->kv_head_count * config->k_dimension,
-                 v = config->kv_head_count * config->v_dimension;
+    const size_t k = config->kv_head_count * config->k_dimension, v = config->kv_head_count * config->v_dimension;
     struct trial trial = {.columns = config->hidden_size, .outputs = max_size(k, v)};
     bool same = false;
     if (plan->rebuilds) engine->inputs_ratio = plan_inputs_ratio(plan, config);
@@ -92,8 +91,7 @@ enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct e
     engine->inputs_shape =
         (struct inputs_shape){.layer_count = model_stored_layers(config), .hidden_size = config->hidden_size};
     if (config->hidden_size % 32 != 0) return STATUS_OK;
-    const size_t host_bytes = trial_floats(&trial, 2) * sizeof(float),
-                 bytes = trial_floats(&trial, 1) * sizeof(float);
+    const size_t host_bytes = trial_floats(&trial, 2) * sizeof(float), bytes = trial_floats(&trial, 1) * sizeof(float);
     TRY(device->operations->allocate(device, MEMORY_DEVICE, bytes, &trial.memory, error));
     trial.host = calloc(1, host_bytes);
     trial.kept = calloc(1, inputs_row_bytes(&engine->inputs_shape)); /* floats: no form has more */
@@ -119,8 +117,7 @@ enum status engine_measure_link(struct engine *engine, const struct plan *plan, 
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
     engine->rebuild_chunks = options.rebuild.chunks;
     if (documents_measure(engine->documents, engine->context_size, &rates, NULL) == STATUS_OK)
-        attention_set_link(engine->attention,
-                           (double)kv_cache_chunk_bytes_max(&engine->kv) / rates.page_seconds);
+        attention_set_link(engine->attention, (double)kv_cache_chunk_bytes_max(&engine->kv) / rates.page_seconds);
     return STATUS_OK;
 }
 
@@ -139,9 +136,8 @@ enum status engine_attach_inputs(struct engine *engine, struct sequence *sequenc
                                            .name = backing->name,
                                            .token_capacity = engine->context_size,
                                            .read_chunks = engine->rebuild_chunks};
-    enum status status = saved->reused > 0
-                             ? inputs_open(&inputs, &options, tokens, saved->reused, is_saved, &why)
-                             : inputs_create(&inputs, &options, &why);
+    enum status status = saved->reused > 0 ? inputs_open(&inputs, &options, tokens, saved->reused, is_saved, &why)
+                                           : inputs_create(&inputs, &options, &why);
     if (status == STATUS_OK) {
         kv_sequence_set_inputs(sequence->kv, inputs);
         return STATUS_OK;

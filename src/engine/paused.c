@@ -43,8 +43,7 @@ void engine_save_paused(struct engine *engine) {
     engine->paused = NULL;
 }
 
-enum status sequence_restore_paused(struct sequence *sequence, const struct forward_batch *batch,
-                                    struct error *error) {
+enum status sequence_restore_paused(struct sequence *sequence, const struct forward_batch *batch, struct error *error) {
     struct engine *engine = sequence->engine;
     struct paused_segment *paused = &sequence->paused;
     if (!paused->active || engine->paused == sequence) return STATUS_OK;

@@ -16,8 +16,7 @@ static double head_bytes(const struct engine *engine) {
     const uint64_t chunks = kv_chunks_of(engine->context_size),
                    kept = select_kept_tokens(engine->select, engine->context_size - 1),
                    units = kept / max_size(options->page, 1);
-    return (double)(units < chunks ? max_size(units, 1) : chunks) *
-           (double)kv_cache_chunk_bytes_max(&engine->kv);
+    return (double)(units < chunks ? max_size(units, 1) : chunks) * (double)kv_cache_chunk_bytes_max(&engine->kv);
 }
 
 /* The last one that attends. */
@@ -27,8 +26,7 @@ static size_t last_layer(const struct model_config *config) {
 
 /* One row's choice in the last layer at the end of the context, on the second run.  What it scores is whatever lies in
  * memory: how long that takes follows from how much it is. */
-static enum status time_choice(struct engine *engine, struct kv_sequence *kv, struct choice *choice,
-                               struct span q) {
+static enum status time_choice(struct engine *engine, struct kv_sequence *kv, struct choice *choice, struct span q) {
     const struct model_config *config = &engine->model->config;
     const size_t layer = last_layer(config);
     const struct kv_geometry shape = config->layers[layer].kv;
@@ -69,14 +67,14 @@ static enum status measure_choice(struct engine *engine) {
     struct buffer q = {0};
     struct kv_sequence *kv;
     if (engine->kv.key_index_on_disk) return STATUS_OK;
-    TRY(select_options_kept_max(select_get_options(engine->select), &shape, engine->context_size,
-                                &options.list_rows, NULL));
+    TRY(select_options_kept_max(select_get_options(engine->select), &shape, engine->context_size, &options.list_rows,
+                                NULL));
     options.list_rows *= config->kv_head_count;
     TRY(kv_sequence_create(&kv, engine->cache, engine->context_size, NULL));
     enum status status = kv_sequence_reserve(kv, engine->context_size, NULL);
     if (status == STATUS_OK)
-        status = device->operations->allocate(
-            device, MEMORY_SHARED, config->head_count * config->k_dimension * sizeof(float), &q, NULL);
+        status = device->operations->allocate(device, MEMORY_SHARED,
+                                              config->head_count * config->k_dimension * sizeof(float), &q, NULL);
     if (status == STATUS_OK) status = choice_init(&choice, device, &options, NULL);
     if (status == STATUS_OK) {
         memset(span_host(span_of(&q, 0)), 0, q.bytes);
@@ -108,8 +106,8 @@ static size_t prefetchable(struct engine *engine) {
     times->attend = costs.rows_attend;
     times->chunks = heads * kv_chunks_of(select_kept_tokens(engine->select, engine->context_size - 1));
     times->thread_count = pool != NULL ? pool_thread_count(pool) : 1;
-    return persistent_prefetchable(persistent_compute_seconds(times),
-                                   (double)layout->chunk_bytes / rates.page_seconds, head_bytes(engine));
+    return persistent_prefetchable(persistent_compute_seconds(times), (double)layout->chunk_bytes / rates.page_seconds,
+                                   head_bytes(engine));
 }
 
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error) {

@@ -12,24 +12,22 @@
 
 enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
-    for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
-         layer++)
+    for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length; layer++)
         TRY(engine_build_rows(engine, sequence->kv, layer, first, length - first, error));
     return STATUS_OK;
 }
 
-enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
-                            struct error *error) {
+enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count, struct error *error) {
     struct engine *engine = sequence->engine;
     ASSERT(sequence_length(sequence) == 0);
     if (engine->documents == NULL || sequence->attached) return STATUS_OK;
     sequence->attached = sequence->suffix_follows = true;
-    const struct documents_prompt prompt = {
-        .tokens = tokens,
-        .token_count = token_count,
-        .token_capacity = engine->context_size,
-        .owner = sequence->owner,
-        .name = sequence->document_name[0] != '\0' ? sequence->document_name : NULL};
+    const struct documents_prompt prompt = {.tokens = tokens,
+                                            .token_count = token_count,
+                                            .token_capacity = engine->context_size,
+                                            .owner = sequence->owner,
+                                            .name =
+                                                sequence->document_name[0] != '\0' ? sequence->document_name : NULL};
     TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
     sequence_note_tokens(sequence, 0, tokens, (size_t)sequence->saved.reused);
     sequence->whole = sequence_length(sequence);
@@ -64,19 +62,17 @@ bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count) {
     return sequence_cut_of(sequence, token_count) == token_count;
 }
 
-enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
-                           uint64_t *kept, struct error *error) {
+enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count, uint64_t *kept,
+                           struct error *error) {
     struct engine *engine = sequence->engine;
     uint64_t shared = 0, saved;
     *kept = 0;
     if (sequence->tokens == NULL) return STATUS_OK;
-    while (shared < token_count && shared < sequence_length(sequence) &&
-           tokens[shared] == sequence->tokens[shared])
+    while (shared < token_count && shared < sequence_length(sequence) && tokens[shared] == sequence->tokens[shared])
         shared++;
     shared = sequence_cut_of(sequence, shared);
     if (shared == 0 || documents_copies(shared, token_count + 1 - shared)) return STATUS_OK;
-    const struct documents_prompt prompt = {
-        .tokens = tokens, .token_count = token_count, .owner = sequence->owner};
+    const struct documents_prompt prompt = {.tokens = tokens, .token_count = token_count, .owner = sequence->owner};
     TRY(documents_find_prefix(engine->documents, &prompt, &saved, error));
     if (saved > shared) return STATUS_OK;
     sequence_truncate(sequence, shared);
@@ -120,8 +116,8 @@ void sequence_plan_snapshots(struct sequence *sequence, uint64_t position, uint6
 }
 
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
-static enum status attach(struct engine *engine, struct sequence *sequence,
-                          const struct prefill_request *request, struct error *error) {
+static enum status attach(struct engine *engine, struct sequence *sequence, const struct prefill_request *request,
+                          struct error *error) {
     if (engine->documents == NULL || sequence->attached || sequence_length(sequence) > 0) return STATUS_OK;
     if (request->each == NULL && !request->selects) /* the last token gives logits */
         return sequence_attach(sequence, request->tokens, request->token_count - 1, error);
@@ -149,8 +145,7 @@ enum status engine_save_prompt(const struct engine *engine, struct sequence *seq
 }
 
 /* Whether the suffix of a prompt, its last token_count tokens, selects.  The tokens before it came from a document. */
-static bool suffix_selects(const struct engine *engine, const struct sequence *sequence,
-                           uint64_t token_count) {
+static bool suffix_selects(const struct engine *engine, const struct sequence *sequence, uint64_t token_count) {
     if (engine->select == NULL || sequence->rule.dense || engine->suffix == SUFFIX_DENSE) return false;
     if (engine->suffix == SUFFIX_SELECTS) return true;
     uint64_t length = sequence_length(sequence);
@@ -173,18 +168,16 @@ static bool segment_progress(void *context, uint64_t done, uint64_t total) {
 /* Whether the prefill runs block by block through all layers, without a stop within a block.  Selection and observers
  * need rows in order, and h2o must not count queries of rows that an interruption drops. */
 static bool goes_by_blocks(const struct engine *engine, const struct prefill_request *request) {
-    return request->selects || engine->watched ||
-           (engine->select != NULL && select_watches_prefill(engine->select));
+    return request->selects || engine->watched || (engine->select != NULL && select_watches_prefill(engine->select));
 }
 
 static enum status interrupted(const struct prefill_request *request, size_t done, struct error *error) {
-    return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done,
-                     request->token_count);
+    return error_set(error, STATUS_INTERRUPTED, "interrupted after %zu of %zu tokens", done, request->token_count);
 }
 
 /* Logits of every row of the segment just run, handed out in order. */
-static enum status each_logits(struct engine *engine, const struct prefill_request *request, size_t first,
-                               size_t count, const float **last, struct error *error) {
+static enum status each_logits(struct engine *engine, const struct prefill_request *request, size_t first, size_t count,
+                               const float **last, struct error *error) {
     size_t vocabulary = engine->model->config.vocabulary_size;
     for (size_t done = 0; done < count;) {
         size_t rows = min_size(count - done, engine->logit_rows_max);
@@ -232,8 +225,8 @@ static enum status run_batch(struct engine *engine, struct sequence *sequence, s
     return STATUS_OK;
 }
 
-static enum status run_segment(struct engine *engine, struct sequence *sequence,
-                               struct prefill_segment segment, const float **logits, struct error *error) {
+static enum status run_segment(struct engine *engine, struct sequence *sequence, struct prefill_segment segment,
+                               const float **logits, struct error *error) {
     const struct prefill_request *request = segment.request;
     uint64_t length = sequence_length(sequence);
     size_t first = segment.first, count = segment.count;
@@ -254,8 +247,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
                                   .logit_row_count = (last || saves) && !each ? 1 : 0,
                                   .keep_rows = each,
                                   .rules = request->selects ? &rule : NULL,
-                                  .progress =
-                                      request->progress != NULL && !by_blocks ? segment_progress : NULL,
+                                  .progress = request->progress != NULL && !by_blocks ? segment_progress : NULL,
                                   .progress_context = &segment,
                                   .pauses = by_blocks ? NULL : request->pauses,
                                   .pauses_context = request->pauses_context};
@@ -277,9 +269,8 @@ static size_t segment_rows_max(const struct engine *engine, const struct prefill
     return shorter ? min_size(request->block_size, engine->batch_size) : engine->batch_size;
 }
 
-static enum status run_segments(struct engine *engine, struct sequence *sequence,
-                                const struct prefill_request *request, size_t done, const float **logits,
-                                struct error *error) {
+static enum status run_segments(struct engine *engine, struct sequence *sequence, const struct prefill_request *request,
+                                size_t done, const float **logits, struct error *error) {
     while (done < request->token_count) {
         const struct paused_segment *paused = &sequence->paused;
         size_t count = min_size(request->token_count - done, segment_rows_max(engine, request));
@@ -292,8 +283,7 @@ static enum status run_segments(struct engine *engine, struct sequence *sequence
         if (paused->active) break;
         done += segment.count;
         bool last = done == request->token_count, stops = false;
-        if (request->progress != NULL)
-            stops = request->progress(request->progress_context, done, request->token_count);
+        if (request->progress != NULL) stops = request->progress(request->progress_context, done, request->token_count);
         if (stops && !last) return interrupted(request, done, error);
         if (!last) *logits = NULL;
         if (!last && request->pauses != NULL && request->pauses(request->pauses_context)) break;
@@ -301,8 +291,8 @@ static enum status run_segments(struct engine *engine, struct sequence *sequence
     return STATUS_OK;
 }
 
-enum status engine_prefill(struct engine *engine, struct sequence *sequence,
-                           const struct prefill_request *request, const float **logits, struct error *error) {
+enum status engine_prefill(struct engine *engine, struct sequence *sequence, const struct prefill_request *request,
+                           const float **logits, struct error *error) {
     ASSERT(sequence->engine == engine);
     const float *ignored;
     if (logits == NULL) logits = &ignored;
@@ -318,8 +308,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
     uint64_t after = sequence_length(sequence) + request->token_count + request->tokens_after - reused;
-    if (!fresh && !sequence->unfinished &&
-        engine->documents != NULL) /* once for a prompt, wherever it pauses */
+    if (!fresh && !sequence->unfinished && engine->documents != NULL) /* once for a prompt, wherever it pauses */
         documents_grow(engine->documents, sequence->kv, after, engine->context_size);
     const uint64_t prompt_end = after;
     if (engine->wanted_tokens > after)

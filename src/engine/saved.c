@@ -22,9 +22,7 @@ bool sequence_is_saved(const struct sequence *sequence) {
            kv_sequence_is_committed(sequence->kv, sequence->tokens, sequence_saved_end(sequence));
 }
 
-uint64_t engine_failed_document(const struct engine *engine) {
-    return kv_tier_failed_document(engine->cache);
-}
+uint64_t engine_failed_document(const struct engine *engine) { return kv_tier_failed_document(engine->cache); }
 
 struct listing {
     const struct engine *engine;
@@ -61,8 +59,7 @@ static enum status check_owner(struct engine *engine, const char *owner, uint64_
     return error_set(error, STATUS_DOCUMENT, "document %llu: there is none", (unsigned long long)id);
 }
 
-enum status engine_remove_document(struct engine *engine, const char *owner, uint64_t id,
-                                   struct error *error) {
+enum status engine_remove_document(struct engine *engine, const char *owner, uint64_t id, struct error *error) {
     TRY(check_owner(engine, owner, id, error));
     return store_remove(documents_backing(engine->documents)->store, id, error);
 }

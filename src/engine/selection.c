@@ -21,8 +21,7 @@ struct select_rule engine_default_rule(const struct engine *engine) {
 
 bool engine_selects(const struct engine *engine) { return engine->select != NULL; }
 
-static enum status make_select(struct engine *engine, const struct select_options *options,
-                               struct error *error) {
+static enum status make_select(struct engine *engine, const struct select_options *options, struct error *error) {
     const struct select_shape shape = plan_select_shape(&engine->model->config);
     if (options->method == NULL || options->method == &select_all) return STATUS_OK;
     struct calibration *file = NULL;
@@ -38,9 +37,9 @@ static enum status make_select(struct engine *engine, const struct select_option
         .find = file != NULL ? calibration_find : NULL,
         .context = file,
         .head_importance = file != NULL ? calibration_head_importance(file) : NULL,
-        .reuse_curves = file != NULL ? (const struct reuse_point *)(const void *)calibration_reuse_curve(
-                                           file, REUSE_CURVE_POINTS)
-                                     : NULL};
+        .reuse_curves =
+            file != NULL ? (const struct reuse_point *)(const void *)calibration_reuse_curve(file, REUSE_CURVE_POINTS)
+                         : NULL};
     if (status == STATUS_OK)
         status = select_create(
             &engine->select, engine->model->device,
@@ -55,15 +54,15 @@ static enum status make_select(struct engine *engine, const struct select_option
     return status;
 }
 
-enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
-                              uint64_t position_first, uint64_t row_count, struct error *error) {
+enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
+                              uint64_t row_count, struct error *error) {
     struct engine *engine = context;
     if (kv_slides(&engine->kv, layer_index)) return STATUS_OK; /* its rows choose nothing */
     struct attend_item item = {.view = kv_sequence_view(sequence, engine->stream, layer_index),
                                .row_count = row_count,
                                .position_first = position_first};
-    TRY(kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first,
-                                   position_first + row_count, error));
+    TRY(kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first, position_first + row_count,
+                                   error));
     select_append(engine->select, engine->stream, layer_index, &item, 1, (struct span){.buffer = NULL});
     kv_sequence_keep_key_index(sequence, engine->stream, layer_index, position_first + row_count);
     return engine->model->device->operations->stream_synchronize(engine->stream, error);
@@ -76,8 +75,7 @@ static enum status build_key_index(struct engine *engine, struct sequence *seque
     return STATUS_OK;
 }
 
-enum status engine_replace_select(struct engine *engine, const struct select_options *options,
-                                  struct error *error) {
+enum status engine_replace_select(struct engine *engine, const struct select_options *options, struct error *error) {
     TRY(make_select(engine, options, error));
     size_t bytes = engine->select != NULL ? select_key_index_bytes(engine->select) : 0;
     engine->kv.key_index_bytes = 0;
@@ -92,20 +90,18 @@ enum status engine_replace_select(struct engine *engine, const struct select_opt
     return engine_mark_persistent(engine, error);
 }
 
-enum status engine_set_select(struct engine *engine, const struct select_options *options,
-                              struct error *error) {
+enum status engine_set_select(struct engine *engine, const struct select_options *options, struct error *error) {
     if (engine->kv.host_bytes > 0)
         return error_set(error, STATUS_UNSUPPORTED, "another selection of KV that is partly on disk");
     engine_drop_select(engine);
     enum status status = engine_replace_select(engine, options, error);
     if (status != STATUS_OK) engine_drop_select(engine);
-    for (struct sequence *s = engine->sequences; s != NULL; s = s->next)
-        s->rule = engine_default_rule(engine);
+    for (struct sequence *s = engine->sequences; s != NULL; s = s->next) s->rule = engine_default_rule(engine);
     return status;
 }
 
-enum status sequence_set_select(struct sequence *sequence, const struct select_method *method,
-                                struct select_keep keep, struct error *error) {
+enum status sequence_set_select(struct sequence *sequence, const struct select_method *method, struct select_keep keep,
+                                struct error *error) {
     const struct select *select = sequence->engine->select;
     const struct select_options *options = select != NULL ? select_get_options(select) : NULL;
     bool own = options != NULL && options->method == method;

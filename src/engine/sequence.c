@@ -46,7 +46,9 @@ void sequence_destroy(struct sequence *sequence) {
     free(sequence);
 }
 
-struct kv_sequence *sequence_kv(const struct sequence *sequence) { return sequence->kv; }
+struct kv_sequence *sequence_kv(const struct sequence *sequence) {
+    return sequence->kv;
+}
 uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_length(sequence->kv); }
 
 void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
@@ -66,8 +68,7 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
     if (token_count > context - length)
         return error_set(error, STATUS_USAGE,
                          "the context holds %llu tokens (-c): %llu are in it and %llu more do not fit",
-                         (unsigned long long)context, (unsigned long long)length,
-                         (unsigned long long)token_count);
+                         (unsigned long long)context, (unsigned long long)length, (unsigned long long)token_count);
     enum status status = kv_sequence_own_tail(sequence->kv, sequence->engine->stream, error);
     if (status == STATUS_OK) status = kv_sequence_reserve(sequence->kv, length + token_count, error);
     if (status == STATUS_FULL && error != NULL) error->status = STATUS_MEMORY;

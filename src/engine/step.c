@@ -16,8 +16,8 @@ enum status engine_run_batch(struct engine *engine, const struct forward_batch *
     return status;
 }
 
-enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
-                        size_t count, const float **logits, struct error *error) {
+enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens, size_t count,
+                        const float **logits, struct error *error) {
     struct attend_item items[ENGINE_SEQUENCES_MAX];
     struct kv_sequence *kv[ENGINE_SEQUENCES_MAX];
     const struct select_rule *rules[ENGINE_SEQUENCES_MAX];
@@ -34,8 +34,7 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         engine->positions[i] = sequence_length(sequences[i]);
         sequence_note_tokens(sequences[i], engine->positions[i], &tokens[i], 1);
         kv_watch_begin_step(kv[i], engine->positions[i]);
-        items[i] =
-            (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
+        items[i] = (struct attend_item){.row_first = i, .row_count = 1, .position_first = engine->positions[i]};
     }
     struct forward_batch batch = {.tokens = tokens,
                                   .positions = engine->positions,

@@ -11,8 +11,8 @@
 bool sequence_prefills_together(const struct sequence *sequence) {
     const struct engine *engine = sequence->engine;
     if (engine->watched || (engine->select != NULL && select_watches_prefill(engine->select))) return false;
-    const bool may_select = engine->select != NULL && engine->suffix != SUFFIX_DENSE &&
-                            !sequence->rule.dense && sequence->suffix_follows && sequence->saved.reused > 0;
+    const bool may_select = engine->select != NULL && engine->suffix != SUFFIX_DENSE && !sequence->rule.dense &&
+                            sequence->suffix_follows && sequence->saved.reused > 0;
     return !sequence->paused.active && !sequence->suffix_selects && !may_select;
 }
 
@@ -49,8 +49,7 @@ struct together {
     size_t row_count;
 };
 
-static void add(struct engine *engine, struct together *together, size_t index,
-                const struct prefill_part *part) {
+static void add(struct engine *engine, struct together *together, size_t index, const struct prefill_part *part) {
     const uint64_t length = sequence_length(part->sequence);
     const size_t first = together->row_count;
     together->items[index] =
@@ -103,8 +102,7 @@ static void pause_part(const struct prefill_part *part, size_t layer, const floa
 
 /* The batch, whose prompts pause if they are asked to.  *layer: where they go on; 0: they have not paused. */
 static enum status run(struct engine *engine, struct forward_batch *batch, const struct prefill_part *parts,
-                       const struct prefill_pauses *pauses, size_t *layer, const float **logits,
-                       struct error *error) {
+                       const struct prefill_pauses *pauses, size_t *layer, const float **logits, struct error *error) {
     const size_t hidden = engine->model->config.hidden_size;
     const size_t count = batch->item_count;
     size_t steps = 0;
@@ -124,8 +122,7 @@ static enum status run(struct engine *engine, struct forward_batch *batch, const
 }
 
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
-                                    const struct prefill_pauses *pauses, const float **logits,
-                                    struct error *error) {
+                                    const struct prefill_pauses *pauses, const float **logits, struct error *error) {
     struct together together = {.row_count = 0};
     *logits = NULL;
     ASSERT(count > 0 && count <= engine->sequence_capacity);

@@ -45,8 +45,7 @@ static enum status adopt_tensors(struct gguf *gguf, const struct gguf_tensor *te
     return STATUS_OK;
 }
 
-static enum status read_memory(struct gguf *gguf, const void *data, uint64_t size_bytes,
-                               struct error *error) {
+static enum status read_memory(struct gguf *gguf, const void *data, uint64_t size_bytes, struct error *error) {
     struct gguf_part part;
     TRY(gguf_part_parse(&part, data, size_bytes, gguf->path, 0, &gguf->arena, error));
     TRY(adopt_entries(gguf, &part, error));
@@ -77,8 +76,7 @@ static enum status open_part(struct gguf *gguf, struct gguf_part *part, uint32_t
     }
     gguf->file_count = file_index + 1;
     if (!checked_add(gguf->size_bytes, map->size_bytes, &gguf->size_bytes))
-        return error_set(error, STATUS_MODEL, "%s: size: the files together are too large",
-                         gguf_path_shown(path));
+        return error_set(error, STATUS_MODEL, "%s: size: the files together are too large", gguf_path_shown(path));
     return gguf_part_parse(part, map->data, map->size_bytes, path, file_index, &gguf->arena, error);
 }
 
@@ -126,8 +124,8 @@ static enum status part_path(struct gguf *gguf, const struct split *first, uint6
     return STATUS_OK;
 }
 
-static enum status check_split(const struct split *split, const struct split *first, uint64_t number,
-                               const char *path, struct error *error) {
+static enum status check_split(const struct split *split, const struct split *first, uint64_t number, const char *path,
+                               struct error *error) {
     const struct {
         const char *key;
         uint64_t found, expected;
@@ -138,8 +136,7 @@ static enum status check_split(const struct split *split, const struct split *fi
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         if (checks[i].found != checks[i].expected)
-            return error_set(error, STATUS_MODEL,
-                             "%s: key '%s': found %lld, expected %lld: not a part of this model",
+            return error_set(error, STATUS_MODEL, "%s: key '%s': found %lld, expected %lld: not a part of this model",
                              gguf_path_shown(path), checks[i].key, (long long)checks[i].found,
                              (long long)checks[i].expected);
     return STATUS_OK;
@@ -150,9 +147,8 @@ static enum status gather_tensors(struct gguf *gguf, const struct gguf_part *par
     uint64_t total = 0;
     for (uint64_t i = 0; i < part_count; i++) total += parts[i].tensor_count; /* each <= 2^20, parts <= 2^8 */
     if (declared_count != UINT64_MAX && declared_count != total)
-        return error_set(
-            error, STATUS_MODEL, "%s: key 'split.tensors.count': found %llu, the files hold %llu",
-            gguf_path_shown(gguf->path), (unsigned long long)declared_count, (unsigned long long)total);
+        return error_set(error, STATUS_MODEL, "%s: key 'split.tensors.count': found %llu, the files hold %llu",
+                         gguf_path_shown(gguf->path), (unsigned long long)declared_count, (unsigned long long)total);
     struct gguf_tensor *tensors = arena_array(&gguf->arena, total, sizeof *tensors), *next = tensors;
     if (tensors == NULL) return out_of_memory(gguf, error);
     for (uint64_t i = 0; i < part_count; i++) {
@@ -163,8 +159,8 @@ static enum status gather_tensors(struct gguf *gguf, const struct gguf_part *par
     return adopt_tensors(gguf, tensors, total, error);
 }
 
-static enum status read_parts(struct gguf *gguf, const struct gguf_part *first_part,
-                              const struct split *first, struct error *error) {
+static enum status read_parts(struct gguf *gguf, const struct gguf_part *first_part, const struct split *first,
+                              struct error *error) {
     if (first->number != 0)
         return error_set(error, STATUS_MODEL,
                          "%s: key 'split.no': found %llu: this is part %llu of %llu, give the first",

@@ -104,14 +104,13 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 /* Typed access.  If the key is absent, *value stays unchanged and the result is STATUS_OK (so set the default first);
  * the _required forms fail.  If the key has another type or is out of range, STATUS_MODEL names the key and the types
  * found and expected.  Integers of any width are accepted where they fit. */
-enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t max, uint64_t *value,
-                          struct error *error) STATUS_CHECKED;
+enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t max, uint64_t *value, struct error *error)
+    STATUS_CHECKED;
 enum status gguf_get_float(const struct gguf *gguf, const char *key, float *value, struct error *error)
     STATUS_CHECKED; /* finite only */
-enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value, struct error *error)
+enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value, struct error *error) STATUS_CHECKED;
+enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value, struct error *error)
     STATUS_CHECKED;
-enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value,
-                            struct error *error) STATUS_CHECKED;
 /* element_type GGUF_INT32 accepts integers of any width, and GGUF_FLOAT32 both floats; read them with gguf_array_int
  * and gguf_array_float.  Any other type must match exactly. */
 enum status gguf_get_array(const struct gguf *gguf, const char *key, enum gguf_type element_type,
@@ -131,32 +130,30 @@ const char *gguf_type_name(enum gguf_type type); /* "uint8", "string", ... */
 /* Writes a v3 file.  Order: all metadata, all declarations of tensors, gguf_writer_begin_data, the tensors' bytes in
  * the declared order, commit.  Nothing is left behind on failure (file_writer). */
 struct gguf_writer;
-enum status gguf_writer_create(struct gguf_writer **writer, const char *path, struct error *error)
-    STATUS_CHECKED;
+enum status gguf_writer_create(struct gguf_writer **writer, const char *path, struct error *error) STATUS_CHECKED;
 void gguf_writer_destroy(struct gguf_writer *writer); /* aborts unless committed; NULL allowed */
-enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value,
-                                 struct error *error) STATUS_CHECKED;
-enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value,
-                                  struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value, struct error *error)
+    STATUS_CHECKED;
+enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value, struct error *error)
+    STATUS_CHECKED;
 enum status gguf_writer_add_bool(struct gguf_writer *writer, const char *key, bool value, struct error *error)
     STATUS_CHECKED;
-enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text,
-                                   uint64_t length, struct error *error) STATUS_CHECKED;
-enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key,
-                                    const struct gguf_string *values, uint64_t count, struct error *error)
-    STATUS_CHECKED;
-enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values,
-                                 uint64_t count, struct error *error) STATUS_CHECKED;
-enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
-                                   uint64_t count, struct error *error) STATUS_CHECKED;
-/* Copies an entry unchanged, except general.alignment: the writer aligns to GGUF_ALIGNMENT_DEFAULT. */
-enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,
+enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text, uint64_t length,
                                    struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key, const struct gguf_string *values,
+                                    uint64_t count, struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values, uint64_t count,
+                                 struct error *error) STATUS_CHECKED;
+enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values, uint64_t count,
+                                   struct error *error) STATUS_CHECKED;
+/* Copies an entry unchanged, except general.alignment: the writer aligns to GGUF_ALIGNMENT_DEFAULT. */
+enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry, struct error *error)
+    STATUS_CHECKED;
 enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *name, enum tensor_type type,
-                                       uint32_t dimension_count, const uint64_t *dimensions,
-                                       struct error *error) STATUS_CHECKED;
+                                       uint32_t dimension_count, const uint64_t *dimensions, struct error *error)
+    STATUS_CHECKED;
 enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;
 /* Several calls may write one tensor.  When its bytes are complete, padding follows and the next tensor begins. */
-enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
-                              struct error *error) STATUS_CHECKED;
+enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes, struct error *error)
+    STATUS_CHECKED;
 enum status gguf_writer_commit(struct gguf_writer *writer, struct error *error) STATUS_CHECKED;

@@ -19,14 +19,12 @@ struct gguf_part {
 };
 
 /* Parses the header in data[size_bytes].  Everything it allocates is in arena. */
-enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_t size_bytes,
-                            const char *path, uint32_t file_index, struct arena *arena, struct error *error)
-    STATUS_CHECKED;
+enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_t size_bytes, const char *path,
+                            uint32_t file_index, struct arena *arena, struct error *error) STATUS_CHECKED;
 
 /* Sorts tensors by name into by_name [count].  STATUS_MODEL: two have the same name. */
-enum status gguf_tensors_index(const struct gguf_tensor *tensors, uint64_t count,
-                               const struct gguf_tensor **by_name, const char *path, struct error *error)
-    STATUS_CHECKED;
+enum status gguf_tensors_index(const struct gguf_tensor *tensors, uint64_t count, const struct gguf_tensor **by_name,
+                               const char *path, struct error *error) STATUS_CHECKED;
 
 /* Bytes of a value of a type with a fixed size, else 0. */
 uint64_t gguf_type_bytes(enum gguf_type type);
@@ -37,5 +35,4 @@ int gguf_string_compare(struct gguf_string a, struct gguf_string b);
 const char *gguf_path_shown(const char *path);
 
 enum { GGUF_NAME_SHOWN = 80 }; /* bytes of an untrusted name in a message */
-#define GGUF_SHOWN(string) \
-    (int)((string).length < GGUF_NAME_SHOWN ? (string).length : GGUF_NAME_SHOWN), (string).text
+#define GGUF_SHOWN(string) (int)((string).length < GGUF_NAME_SHOWN ? (string).length : GGUF_NAME_SHOWN), (string).text

@@ -58,8 +58,7 @@ __attribute__((format(printf, 3, 4))) static enum status fail(const struct curso
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     const char *path = gguf_path_shown(cursor->path);
-    if (cursor->subject == NULL)
-        return error_set(cursor->error, STATUS_MODEL, "%s: %s: %s", path, field, message);
+    if (cursor->subject == NULL) return error_set(cursor->error, STATUS_MODEL, "%s: %s: %s", path, field, message);
     if (cursor->subject_name.text == NULL)
         return error_set(cursor->error, STATUS_MODEL, "%s: %s %llu: %s: %s", path, cursor->subject,
                          (unsigned long long)cursor->subject_number, field, message);
@@ -71,9 +70,8 @@ static enum status take(struct cursor *cursor, const char *field, uint64_t bytes
     ASSERT(cursor->offset <= cursor->size_bytes);
     uint64_t left = cursor->size_bytes - cursor->offset;
     if (bytes > left)
-        return fail(cursor, field, "needs %llu bytes at offset %llu, the file ends at %llu",
-                    (unsigned long long)bytes, (unsigned long long)cursor->offset,
-                    (unsigned long long)cursor->size_bytes);
+        return fail(cursor, field, "needs %llu bytes at offset %llu, the file ends at %llu", (unsigned long long)bytes,
+                    (unsigned long long)cursor->offset, (unsigned long long)cursor->size_bytes);
     *data = cursor->data + cursor->offset;
     cursor->offset += bytes;
     return STATUS_OK;
@@ -124,8 +122,7 @@ static void subject_set(struct cursor *cursor, const char *subject, uint64_t num
 
 static enum status take_type(struct cursor *cursor, const char *field, uint32_t *type) {
     TRY(take_u32(cursor, field, type));
-    if (*type >= GGUF_TYPE_COUNT)
-        return fail(cursor, field, "found %u, expected 0 to %d", *type, GGUF_TYPE_COUNT - 1);
+    if (*type >= GGUF_TYPE_COUNT) return fail(cursor, field, "found %u, expected 0 to %d", *type, GGUF_TYPE_COUNT - 1);
     return STATUS_OK;
 }
 
@@ -144,8 +141,7 @@ struct string_store {
 static enum status take_strings(struct cursor *cursor, uint64_t count, struct string_store *store) {
     /* Every string takes at least its length: this stops a declared count of 2^64. */
     if (count > 1 && count > (cursor->size_bytes - cursor->offset) / sizeof(uint64_t))
-        return fail(cursor, "count", "found %llu strings, more than the file could hold",
-                    (unsigned long long)count);
+        return fail(cursor, "count", "found %llu strings, more than the file could hold", (unsigned long long)count);
     /* Another process may have written to the mapped file since the first pass. */
     if (store != NULL && count > (uint64_t)(store->end - store->next))
         return fail(cursor, "count", "the file changed while it was read");
@@ -168,8 +164,7 @@ static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, s
     entry->element_type = entry->type;
     if (type == GGUF_ARRAY) {
         TRY(take_type(cursor, "element type", &type));
-        if (type == GGUF_ARRAY)
-            return fail(cursor, "element type", "found array, arrays of arrays are not read");
+        if (type == GGUF_ARRAY) return fail(cursor, "element type", "found array, arrays of arrays are not read");
         entry->element_type = (enum gguf_type)type;
         TRY(take_u64(cursor, "count", &entry->count));
     }
@@ -179,8 +174,7 @@ static enum status take_entry(struct cursor *cursor, struct gguf_entry *entry, s
     }
     uint64_t bytes;
     if (!checked_multiply(entry->count, gguf_types[type].bytes, &bytes))
-        return fail(cursor, "count", "found %llu, more than the file could hold",
-                    (unsigned long long)entry->count);
+        return fail(cursor, "count", "found %llu, more than the file could hold", (unsigned long long)entry->count);
     TRY(take(cursor, "value", bytes, &entry->data));
     if (type == GGUF_BOOL) TRY(check_bools(cursor, entry->data, entry->count));
     return STATUS_OK;
@@ -212,8 +206,7 @@ static enum status take_dimensions(struct cursor *cursor, struct gguf_tensor *te
         snprintf(field, sizeof field, "dimension %u", i);
         TRY(take_u64(cursor, field, &tensor->dimensions[i]));
         if (tensor->dimensions[i] == 0 || tensor->dimensions[i] > INT64_MAX)
-            return fail(cursor, field, "found %llu, expected 1 to 2^63 - 1",
-                        (unsigned long long)tensor->dimensions[i]);
+            return fail(cursor, field, "found %llu, expected 1 to 2^63 - 1", (unsigned long long)tensor->dimensions[i]);
     }
     return STATUS_OK;
 }
@@ -229,8 +222,8 @@ static enum status take_tensor(struct cursor *cursor, struct gguf_tensor *tensor
     const struct tensor_type_info *info = tensor_type_find(number);
     const char *foreign = foreign_type_name(number);
     if (info == NULL || foreign != NULL)
-        return fail(cursor, "type", "found %u%s%s%s, which loam does not read", number,
-                    foreign == NULL ? "" : " (", foreign == NULL ? "" : foreign, foreign == NULL ? "" : ")");
+        return fail(cursor, "type", "found %u%s%s%s, which loam does not read", number, foreign == NULL ? "" : " (",
+                    foreign == NULL ? "" : foreign, foreign == NULL ? "" : ")");
     tensor->type = (enum tensor_type)number;
     if (tensor->dimensions[0] % info->block_elements != 0)
         return fail(cursor, "dimension 0", "found %llu, expected a multiple of %u for %s",
@@ -273,8 +266,8 @@ static enum status take_counts(struct cursor *cursor, struct gguf_part *part) {
     if (other != NULL) return fail(cursor, "magic", "found %s, expected 'GGUF'", other);
     TRY(take(cursor, "magic", 4, &magic));
     if (memcmp(magic, "GGUF", 4) != 0)
-        return fail(cursor, "magic", "found %02x %02x %02x %02x, expected 'GGUF'", magic[0], magic[1],
-                    magic[2], magic[3]);
+        return fail(cursor, "magic", "found %02x %02x %02x %02x, expected 'GGUF'", magic[0], magic[1], magic[2],
+                    magic[3]);
     TRY(take_u32(cursor, "version", &part->version));
     if (part->version != 0 && (part->version & 0xffffu) == 0)
         return fail(cursor, "version", "found a big-endian file, expected a little-endian one");
@@ -283,11 +276,11 @@ static enum status take_counts(struct cursor *cursor, struct gguf_part *part) {
     TRY(take_u64(cursor, "tensor count", &part->tensor_count));
     TRY(take_u64(cursor, "key count", &part->entry_count));
     if (part->tensor_count > GGUF_TENSORS_MAX)
-        return fail(cursor, "tensor count", "found %llu, expected at most %d",
-                    (unsigned long long)part->tensor_count, GGUF_TENSORS_MAX);
+        return fail(cursor, "tensor count", "found %llu, expected at most %d", (unsigned long long)part->tensor_count,
+                    GGUF_TENSORS_MAX);
     if (part->entry_count > GGUF_ENTRIES_MAX)
-        return fail(cursor, "key count", "found %llu, expected at most %d",
-                    (unsigned long long)part->entry_count, GGUF_ENTRIES_MAX);
+        return fail(cursor, "key count", "found %llu, expected at most %d", (unsigned long long)part->entry_count,
+                    GGUF_ENTRIES_MAX);
     return STATUS_OK;
 }
 
@@ -311,8 +304,8 @@ static enum status check_header(struct cursor *cursor, const struct gguf_part *p
 }
 
 static enum status no_memory(const struct cursor *cursor, uint64_t count, const char *what) {
-    return error_set(cursor->error, STATUS_MEMORY, "%s: out of memory for %llu %s",
-                     gguf_path_shown(cursor->path), (unsigned long long)count, what);
+    return error_set(cursor->error, STATUS_MEMORY, "%s: out of memory for %llu %s", gguf_path_shown(cursor->path),
+                     (unsigned long long)count, what);
 }
 
 static int compare_entries(const void *a, const void *b) {
@@ -339,8 +332,7 @@ static enum status read_alignment(struct cursor *cursor, struct gguf_part *part)
     part->alignment = GGUF_ALIGNMENT_DEFAULT;
     for (uint64_t i = 0; i < part->entry_count; i++) {
         const struct gguf_entry *entry = &part->entries[i];
-        if (entry->key.length != sizeof key - 1 || memcmp(entry->key.text, key, sizeof key - 1) != 0)
-            continue;
+        if (entry->key.length != sizeof key - 1 || memcmp(entry->key.text, key, sizeof key - 1) != 0) continue;
         subject_set(cursor, "key", i);
         cursor->subject_name = entry->key;
         if (entry->type != GGUF_UINT32)
@@ -348,8 +340,8 @@ static enum status read_alignment(struct cursor *cursor, struct gguf_part *part)
         uint32_t value;
         memcpy(&value, entry->data, sizeof value);
         if (value < GGUF_ALIGNMENT_MIN || value > GGUF_ALIGNMENT_MAX || (value & (value - 1)) != 0)
-            return fail(cursor, "value", "found %u, expected a power of two from %d to %d", value,
-                        GGUF_ALIGNMENT_MIN, GGUF_ALIGNMENT_MAX);
+            return fail(cursor, "value", "found %u, expected a power of two from %d to %d", value, GGUF_ALIGNMENT_MIN,
+                        GGUF_ALIGNMENT_MAX);
         part->alignment = value;
         break;
     }
@@ -406,8 +398,7 @@ static enum status fill_tensors(struct cursor *cursor, struct gguf_part *part, u
         TRY(take_tensor(&lookahead, &part->tensors[i], &offset)); /* cannot fail: the first pass checked it */
     }
     uint64_t data_begin;
-    if (!checked_align(lookahead.offset, part->alignment, &data_begin))
-        return fail(cursor, "header", "too long");
+    if (!checked_align(lookahead.offset, part->alignment, &data_begin)) return fail(cursor, "header", "too long");
     for (uint64_t i = 0; i < part->tensor_count; i++) {
         uint64_t offset;
         subject_set(cursor, "tensor", i);
@@ -418,8 +409,8 @@ static enum status fill_tensors(struct cursor *cursor, struct gguf_part *part, u
     return check_overlap(cursor, part, arena);
 }
 
-enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_t size_bytes,
-                            const char *path, uint32_t file_index, struct arena *arena, struct error *error) {
+enum status gguf_part_parse(struct gguf_part *part, const uint8_t *data, uint64_t size_bytes, const char *path,
+                            uint32_t file_index, struct arena *arena, struct error *error) {
     *part = (struct gguf_part){0};
     struct cursor cursor = {.data = data, .size_bytes = size_bytes, .path = path, .error = error};
     TRY(take_counts(&cursor, part));
@@ -446,8 +437,8 @@ static int compare_tensors(const void *a, const void *b) {
     return gguf_string_compare((*x)->name, (*y)->name);
 }
 
-enum status gguf_tensors_index(const struct gguf_tensor *tensors, uint64_t count,
-                               const struct gguf_tensor **by_name, const char *path, struct error *error) {
+enum status gguf_tensors_index(const struct gguf_tensor *tensors, uint64_t count, const struct gguf_tensor **by_name,
+                               const char *path, struct error *error) {
     for (uint64_t i = 0; i < count; i++) by_name[i] = &tensors[i];
     qsort(by_name, count, sizeof *by_name, compare_tensors);
     for (uint64_t i = 1; i < count; i++)

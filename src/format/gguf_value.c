@@ -20,8 +20,8 @@ static enum status wrong_type(const struct gguf *gguf, const struct gguf_entry *
                               struct error *error) {
     bool is_array = entry->type == GGUF_ARRAY;
     return error_set(error, STATUS_MODEL, "%s: key '%.*s': found %s%s, expected %s", path_of(gguf),
-                     GGUF_SHOWN(entry->key), is_array ? "an array of " : "",
-                     gguf_type_name(entry->element_type), expected);
+                     GGUF_SHOWN(entry->key), is_array ? "an array of " : "", gguf_type_name(entry->element_type),
+                     expected);
 }
 
 #define READ(type) \
@@ -119,14 +119,14 @@ enum status gguf_get_uint(const struct gguf *gguf, const char *key, uint64_t max
         uint64_t big;
         memcpy(&big, entry->data, sizeof big);
         if (big > max)
-            return error_set(error, STATUS_MODEL, "%s: key '%s': found %llu, expected at most %llu",
-                             path_of(gguf), key, (unsigned long long)big, (unsigned long long)max);
+            return error_set(error, STATUS_MODEL, "%s: key '%s': found %llu, expected at most %llu", path_of(gguf), key,
+                             (unsigned long long)big, (unsigned long long)max);
         *value = big;
         return STATUS_OK;
     }
     if (number < 0 || (uint64_t)number > max)
-        return error_set(error, STATUS_MODEL, "%s: key '%s': found %lld, expected 0 to %llu", path_of(gguf),
-                         key, (long long)number, (unsigned long long)max);
+        return error_set(error, STATUS_MODEL, "%s: key '%s': found %lld, expected 0 to %llu", path_of(gguf), key,
+                         (long long)number, (unsigned long long)max);
     *value = (uint64_t)number;
     return STATUS_OK;
 }
@@ -137,8 +137,8 @@ enum status gguf_get_float(const struct gguf *gguf, const char *key, float *valu
     if (!is_float(entry->type)) return wrong_type(gguf, entry, "a float", error);
     float number = (float)read_float(entry, 0);
     if (!isfinite(number))
-        return error_set(error, STATUS_MODEL, "%s: key '%s': found %g, expected a finite float32",
-                         path_of(gguf), key, (double)number);
+        return error_set(error, STATUS_MODEL, "%s: key '%s': found %g, expected a finite float32", path_of(gguf), key,
+                         (double)number);
     *value = number;
     return STATUS_OK;
 }
@@ -151,8 +151,7 @@ enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *value,
     return STATUS_OK;
 }
 
-enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value,
-                            struct error *error) {
+enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *value, struct error *error) {
     const struct gguf_entry *entry = gguf_find(gguf, key);
     if (entry == NULL) return STATUS_OK;
     if (entry->type != GGUF_STRING) return wrong_type(gguf, entry, "a string", error);

@@ -83,8 +83,8 @@ static bool append_string(struct buffer *buffer, const char *text, uint64_t leng
 }
 
 /* Begins an entry.  count is written for arrays only. */
-static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t key_length,
-                         enum gguf_type type, enum gguf_type element_type, uint64_t count) {
+static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t key_length, enum gguf_type type,
+                         enum gguf_type element_type, uint64_t count) {
     ASSERT(!writer->in_data);
     ASSERT(key_length > 0 && key_length <= GGUF_KEY_BYTES_MAX);
     uint32_t outer = type, inner = element_type;
@@ -97,13 +97,13 @@ static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t k
 
 static enum status add(struct gguf_writer *writer, const char *key, enum gguf_type type, const void *value,
                        struct error *error) {
-    const bool fits = append_entry(writer, key, strlen(key), type, type, 1) &&
-                      append(&writer->entries, value, gguf_type_bytes(type));
+    const bool fits =
+        append_entry(writer, key, strlen(key), type, type, 1) && append(&writer->entries, value, gguf_type_bytes(type));
     return fits ? STATUS_OK : out_of_memory(writer, error);
 }
 
-static enum status add_array(struct gguf_writer *writer, const char *key, enum gguf_type element_type,
-                             uint64_t count, const void *values, struct error *error) {
+static enum status add_array(struct gguf_writer *writer, const char *key, enum gguf_type element_type, uint64_t count,
+                             const void *values, struct error *error) {
     uint64_t bytes;
     const bool fits = checked_multiply(count, gguf_type_bytes(element_type), &bytes) &&
                       append_entry(writer, key, strlen(key), GGUF_ARRAY, element_type, count) &&
@@ -111,54 +111,50 @@ static enum status add_array(struct gguf_writer *writer, const char *key, enum g
     return fits ? STATUS_OK : out_of_memory(writer, error);
 }
 
-enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value,
-                                 struct error *error) {
+enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value, struct error *error) {
     return add(writer, key, GGUF_UINT32, &value, error);
 }
 
-enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value,
-                                  struct error *error) {
+enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value, struct error *error) {
     return add(writer, key, GGUF_FLOAT32, &value, error);
 }
 
-enum status gguf_writer_add_bool(struct gguf_writer *writer, const char *key, bool value,
-                                 struct error *error) {
+enum status gguf_writer_add_bool(struct gguf_writer *writer, const char *key, bool value, struct error *error) {
     uint8_t byte = value;
     return add(writer, key, GGUF_BOOL, &byte, error);
 }
 
-enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text,
-                                   uint64_t length, struct error *error) {
+enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text, uint64_t length,
+                                   struct error *error) {
     if (!append_entry(writer, key, strlen(key), GGUF_STRING, GGUF_STRING, 1) ||
         !append_string(&writer->entries, text, length))
         return out_of_memory(writer, error);
     return STATUS_OK;
 }
 
-enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key,
-                                    const struct gguf_string *values, uint64_t count, struct error *error) {
+enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key, const struct gguf_string *values,
+                                    uint64_t count, struct error *error) {
     bool fits = append_entry(writer, key, strlen(key), GGUF_ARRAY, GGUF_STRING, count);
     for (uint64_t i = 0; fits && i < count; i++)
         fits = append_string(&writer->entries, values[i].text, values[i].length);
     return fits ? STATUS_OK : out_of_memory(writer, error);
 }
 
-enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values,
-                                 uint64_t count, struct error *error) {
+enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values, uint64_t count,
+                                 struct error *error) {
     return add_array(writer, key, GGUF_INT32, count, values, error);
 }
 
-enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
-                                   uint64_t count, struct error *error) {
+enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values, uint64_t count,
+                                   struct error *error) {
     return add_array(writer, key, GGUF_FLOAT32, count, values, error);
 }
 
-enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,
-                                   struct error *error) {
+enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry, struct error *error) {
     const struct gguf_string alignment = {"general.alignment", strlen("general.alignment")};
     if (gguf_string_compare(entry->key, alignment) == 0) return STATUS_OK;
-    bool fits = append_entry(writer, entry->key.text, entry->key.length, entry->type, entry->element_type,
-                             entry->count);
+    bool fits =
+        append_entry(writer, entry->key.text, entry->key.length, entry->type, entry->element_type, entry->count);
     if (entry->element_type == GGUF_STRING) {
         for (uint64_t i = 0; fits && i < entry->count; i++)
             fits = append_string(&writer->entries, entry->strings[i].text, entry->strings[i].length);
@@ -170,8 +166,7 @@ enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf
     return fits ? STATUS_OK : out_of_memory(writer, error);
 }
 
-static bool tensor_bytes(enum tensor_type type, uint32_t dimension_count, const uint64_t *dimensions,
-                         uint64_t *bytes) {
+static bool tensor_bytes(enum tensor_type type, uint32_t dimension_count, const uint64_t *dimensions, uint64_t *bytes) {
     if (!tensor_row_bytes(type, dimensions[0], bytes)) return false;
     for (uint32_t i = 1; i < dimension_count; i++)
         if (!checked_multiply(*bytes, dimensions[i], bytes)) return false;
@@ -179,15 +174,14 @@ static bool tensor_bytes(enum tensor_type type, uint32_t dimension_count, const 
 }
 
 enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *name, enum tensor_type type,
-                                       uint32_t dimension_count, const uint64_t *dimensions,
-                                       struct error *error) {
+                                       uint32_t dimension_count, const uint64_t *dimensions, struct error *error) {
     ASSERT(!writer->in_data);
     ASSERT(dimension_count >= 1 && dimension_count <= GGUF_DIMENSIONS_MAX);
     size_t length = strlen(name);
     const char *path = gguf_path_shown(writer->path);
     if (length == 0 || length > GGUF_NAME_BYTES_MAX)
-        return error_set(error, STATUS_MODEL, "%s: tensor '%.80s': the name has %zu bytes, expected 1 to %d",
-                         path, name, length, GGUF_NAME_BYTES_MAX);
+        return error_set(error, STATUS_MODEL, "%s: tensor '%.80s': the name has %zu bytes, expected 1 to %d", path,
+                         name, length, GGUF_NAME_BYTES_MAX);
     for (uint64_t i = 0; i < writer->tensor_count; i++)
         if (strcmp(writer->tensors[i].name, name) == 0)
             return error_set(error, STATUS_MODEL, "%s: tensor '%s': declared twice", path, name);
@@ -199,23 +193,20 @@ enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *n
         writer->tensor_capacity = capacity;
     }
     struct declared *tensor = &writer->tensors[writer->tensor_count];
-    *tensor =
-        (struct declared){.type = type, .dimension_count = dimension_count, .offset = writer->data_bytes};
+    *tensor = (struct declared){.type = type, .dimension_count = dimension_count, .offset = writer->data_bytes};
     memcpy(tensor->name, name, length + 1);
     memcpy(tensor->dimensions, dimensions, dimension_count * sizeof *dimensions);
     uint64_t end;
     if (!tensor_bytes(type, dimension_count, dimensions, &tensor->size_bytes) ||
-        !checked_add(tensor->offset, tensor->size_bytes, &end) ||
-        !checked_align(end, GGUF_ALIGNMENT_DEFAULT, &end))
-        return error_set(error, STATUS_MODEL, "%s: tensor '%s': rows of %llu elements do not fit %s", path,
-                         name, (unsigned long long)dimensions[0], tensor_type_info(type)->name);
+        !checked_add(tensor->offset, tensor->size_bytes, &end) || !checked_align(end, GGUF_ALIGNMENT_DEFAULT, &end))
+        return error_set(error, STATUS_MODEL, "%s: tensor '%s': rows of %llu elements do not fit %s", path, name,
+                         (unsigned long long)dimensions[0], tensor_type_info(type)->name);
     writer->data_bytes = end;
     writer->tensor_count++;
     return STATUS_OK;
 }
 
-static enum status put(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
-                       struct error *error) {
+static enum status put(struct gguf_writer *writer, const void *data, uint64_t size_bytes, struct error *error) {
     if (size_bytes == 0 || fwrite(data, 1, size_bytes, writer->file.stream) == size_bytes) return STATUS_OK;
     return error_set_os(error, STATUS_IO, errno, "%s: writing %llu bytes", gguf_path_shown(writer->path),
                         (unsigned long long)size_bytes);
@@ -243,15 +234,13 @@ enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *err
                append(&header, tensor->dimensions, tensor->dimension_count * sizeof tensor->dimensions[0]) &&
                append(&header, &type, sizeof type) && append(&header, &tensor->offset, sizeof tensor->offset);
     }
-    enum status status =
-        fits ? put(writer, header.data, header.size_bytes, error) : out_of_memory(writer, error);
+    enum status status = fits ? put(writer, header.data, header.size_bytes, error) : out_of_memory(writer, error);
     if (status == STATUS_OK) status = put_padding(writer, header.size_bytes, error);
     free(header.data);
     return status;
 }
 
-enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes,
-                              struct error *error) {
+enum status gguf_writer_write(struct gguf_writer *writer, const void *data, uint64_t size_bytes, struct error *error) {
     ASSERT(writer->in_data && writer->current < writer->tensor_count);
     const struct declared *tensor = &writer->tensors[writer->current];
     ASSERT(size_bytes <= tensor->size_bytes - writer->current_bytes);

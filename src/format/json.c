@@ -35,16 +35,17 @@ static uint64_t look_through(const char *text, uint64_t length, uint64_t *values
     return depth_max;
 }
 
-static enum status check(const char *text, uint64_t length, const char *path, enum status failed,
-                         uint64_t values_max, struct error *error) {
+static enum status check(const char *text, uint64_t length, const char *path, enum status failed, uint64_t values_max,
+                         struct error *error) {
     uint64_t values = 1;
     if (look_through(text, length, &values) > JSON_DEPTH_MAX)
         return error_set(error, failed, "%s: JSON: nested deeper than %d", path_tail(path, PATH_TAIL_BYTES),
                          JSON_DEPTH_MAX);
     if (values > values_max)
-        return error_set(error, failed, "%s: JSON: found %llu values (an array counts as 3, an object as 8), expected "
-                         "at most %llu", path_tail(path, PATH_TAIL_BYTES), (unsigned long long)values,
-                         (unsigned long long)values_max);
+        return error_set(error, failed,
+                         "%s: JSON: found %llu values (an array counts as 3, an object as 8), expected "
+                         "at most %llu",
+                         path_tail(path, PATH_TAIL_BYTES), (unsigned long long)values, (unsigned long long)values_max);
     return STATUS_OK;
 }
 
@@ -53,20 +54,20 @@ static enum status load(const char *text, uint64_t length, const char *path, enu
     json_error_t reason;
     *value = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &reason);
     if (*value == NULL)
-        return error_set(error, failed, "%s: JSON: line %d: %s", path_tail(path, PATH_TAIL_BYTES),
-                         reason.line, reason.text);
+        return error_set(error, failed, "%s: JSON: line %d: %s", path_tail(path, PATH_TAIL_BYTES), reason.line,
+                         reason.text);
     return STATUS_OK;
 }
 
-enum status json_parse_bytes(const char *text, uint64_t length, const char *path, enum status failed,
-                             json_t **value, struct error *error) {
+enum status json_parse_bytes(const char *text, uint64_t length, const char *path, enum status failed, json_t **value,
+                             struct error *error) {
     *value = NULL;
     TRY(check(text, length, path, failed, JSON_VALUES_MAX, error));
     return load(text, length, path, failed, value, error);
 }
 
-enum status json_parse_part(const char *text, uint64_t length, const char *path, enum status failed,
-                            json_t **value, struct error *error) {
+enum status json_parse_part(const char *text, uint64_t length, const char *path, enum status failed, json_t **value,
+                            struct error *error) {
     *value = NULL;
     TRY(check(text, length, path, failed, JSON_FILE_VALUES_MAX, error));
     return load(text, length, path, failed, value, error);

@@ -36,9 +36,7 @@ typedef __m256 floats8;
 
 FLOATS_INLINE floats8 floats8_zero(void) { return _mm256_setzero_ps(); }
 FLOATS_INLINE floats8 floats8_load(const float *p) { return _mm256_loadu_ps(p); }
-FLOATS_INLINE floats8 floats8_load_half(const void *p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
+FLOATS_INLINE floats8 floats8_load_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 FLOATS_INLINE floats8 floats8_load_int8(const void *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
@@ -103,9 +101,7 @@ typedef __m512 floats;
 FLOATS_INLINE floats floats_set(float x) { return _mm512_set1_ps(x); }
 FLOATS_INLINE floats floats_load(const float *p) { return _mm512_loadu_ps(p); }
 FLOATS_INLINE void floats_store(float *p, floats x) { _mm512_storeu_ps(p, x); }
-FLOATS_INLINE floats floats_load_half(const void *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
+FLOATS_INLINE floats floats_load_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 FLOATS_INLINE floats floats_load_int8(const void *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
@@ -121,12 +117,8 @@ FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm512_add_ps(x, y)
 FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm512_sub_ps(x, y); }
 FLOATS_INLINE floats floats_multiply(floats x, floats y) { return _mm512_mul_ps(x, y); }
 FLOATS_INLINE floats floats_divide(floats x, floats y) { return _mm512_div_ps(x, y); }
-FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) {
-    return _mm512_fmadd_ps(x, y, z);
-} /* xy + z */
-FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) {
-    return _mm512_fnmadd_ps(x, y, z);
-} /* z - xy */
+FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) { return _mm512_fmadd_ps(x, y, z); }   /* xy + z */
+FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) { return _mm512_fnmadd_ps(x, y, z); } /* z - xy */
 /* min and max give y where either is NaN. */
 FLOATS_INLINE floats floats_min(floats x, floats y) { return _mm512_min_ps(x, y); }
 FLOATS_INLINE floats floats_max(floats x, floats y) { return _mm512_max_ps(x, y); }
@@ -135,9 +127,7 @@ FLOATS_INLINE int floats_any_greater(floats x, floats y) { return _mm512_cmp_ps_
 FLOATS_INLINE floats floats_if_less(floats x, floats y, floats a, floats b) {
     return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), a);
 }
-FLOATS_INLINE floats floats_index(void) {
-    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
+FLOATS_INLINE floats floats_index(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 FLOATS_INLINE floats floats_round(floats x) { return _mm512_roundscale_ps(x, 0); }
 /* 2^n for integral n in [-126, 128]; 1 for NaN; 2^128 is infinity */
 FLOATS_INLINE floats floats_power2(floats n) {
@@ -154,11 +144,9 @@ FLOATS_INLINE float floats_largest(floats x) {
 }
 /* In the order of floats_sum16. */
 FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
-    floats ab =
-        _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); /* each 128 bits: a b a b */
+    floats ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); /* each 128 bits: a b a b */
     floats cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-    __m256 half =
-        floats_fold(_mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee)));
+    __m256 half = floats_fold(_mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee)));
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
@@ -166,8 +154,7 @@ FLOATS_INLINE __m128 floats_sum4(floats a, floats b, floats c, floats d) {
 FLOATS_INLINE floats floats_load_twice(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
 /* 16 elements of two rows: the first 8 of both, then the others. */
 FLOATS_INLINE void floats_load_halves_of_two(const void *row, const void *other, floats x[2]) {
-    const __m256i a = _mm256_loadu_si256((const __m256i *)row),
-                  b = _mm256_loadu_si256((const __m256i *)other);
+    const __m256i a = _mm256_loadu_si256((const __m256i *)row), b = _mm256_loadu_si256((const __m256i *)other);
     x[0] = _mm512_cvtph_ps(_mm256_permute2x128_si256(a, b, 0x20));
     x[1] = _mm512_cvtph_ps(_mm256_permute2x128_si256(a, b, 0x31));
 }
@@ -186,12 +173,9 @@ FLOATS_INLINE floats floats_sums_of_two(const floats x[4], const floats y[4]) {
     const floats x23 = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
     const floats y01 = _mm512_add_ps(_mm512_unpacklo_ps(y[0], y[1]), _mm512_unpackhi_ps(y[0], y[1]));
     const floats y23 = _mm512_add_ps(_mm512_unpacklo_ps(y[2], y[3]), _mm512_unpackhi_ps(y[2], y[3]));
-    const floats fours_x =
-        _mm512_add_ps(_mm512_shuffle_ps(x01, x23, 0x44), _mm512_shuffle_ps(x01, x23, 0xee));
-    const floats fours_y =
-        _mm512_add_ps(_mm512_shuffle_ps(y01, y23, 0x44), _mm512_shuffle_ps(y01, y23, 0xee));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(fours_x, fours_y, 0x88),
-                         _mm512_shuffle_f32x4(fours_x, fours_y, 0xdd));
+    const floats fours_x = _mm512_add_ps(_mm512_shuffle_ps(x01, x23, 0x44), _mm512_shuffle_ps(x01, x23, 0xee));
+    const floats fours_y = _mm512_add_ps(_mm512_shuffle_ps(y01, y23, 0x44), _mm512_shuffle_ps(y01, y23, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(fours_x, fours_y, 0x88), _mm512_shuffle_f32x4(fours_x, fours_y, 0xdd));
 }
 
 /* Lane i: the sum of x[i]. */
@@ -199,8 +183,7 @@ FLOATS_INLINE floats floats_sum16(const floats x[16]) {
     floats pair[8], four[4], half[2];
     FLOATS_UNROLL
     for (size_t i = 0; i < 8; i++) /* each 128 bits: a b a b */
-        pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]),
-                                _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+        pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
     FLOATS_UNROLL
     for (size_t i = 0; i < 4; i++) /* a b c d */
         four[i] = _mm512_add_ps(_mm512_shuffle_ps(pair[2 * i], pair[2 * i + 1], 0x44),
@@ -209,8 +192,7 @@ FLOATS_INLINE floats floats_sum16(const floats x[16]) {
     for (size_t i = 0; i < 2; i++)
         half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0x44),
                                 _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0xee));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88),
-                         _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
 }
 
 #else
@@ -221,9 +203,7 @@ typedef __m256 floats;
 FLOATS_INLINE floats floats_set(float x) { return _mm256_set1_ps(x); }
 FLOATS_INLINE floats floats_load(const float *p) { return _mm256_loadu_ps(p); }
 FLOATS_INLINE void floats_store(float *p, floats x) { _mm256_storeu_ps(p, x); }
-FLOATS_INLINE floats floats_load_half(const void *p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
+FLOATS_INLINE floats floats_load_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 FLOATS_INLINE floats floats_load_int8(const void *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
@@ -238,12 +218,8 @@ FLOATS_INLINE floats floats_add(floats x, floats y) { return _mm256_add_ps(x, y)
 FLOATS_INLINE floats floats_subtract(floats x, floats y) { return _mm256_sub_ps(x, y); }
 FLOATS_INLINE floats floats_multiply(floats x, floats y) { return _mm256_mul_ps(x, y); }
 FLOATS_INLINE floats floats_divide(floats x, floats y) { return _mm256_div_ps(x, y); }
-FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) {
-    return _mm256_fmadd_ps(x, y, z);
-} /* xy + z */
-FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) {
-    return _mm256_fnmadd_ps(x, y, z);
-} /* z - xy */
+FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) { return _mm256_fmadd_ps(x, y, z); }   /* xy + z */
+FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) { return _mm256_fnmadd_ps(x, y, z); } /* z - xy */
 /* min and max give y where either is NaN. */
 FLOATS_INLINE floats floats_min(floats x, floats y) { return _mm256_min_ps(x, y); }
 FLOATS_INLINE floats floats_max(floats x, floats y) { return _mm256_max_ps(x, y); }
@@ -297,8 +273,8 @@ FLOATS_INLINE floats floats_keep(floats x) {
 
 /* The sums of `count` registers, a multiple of 4, row_count (2 or a multiple of 4) to a line: sum[i] goes to
  * scores[i / row_count * stride + i % row_count]. */
-FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, const size_t row_count,
-                                     float *scores, const size_t stride) {
+FLOATS_INLINE void floats_sums_store(const floats *sum, const size_t count, const size_t row_count, float *scores,
+                                     const size_t stride) {
 #if defined(FLOATS_512)
     if (count % 16 == 0 && row_count % 4 == 0) {
         FLOATS_UNROLL

@@ -45,12 +45,8 @@ FLOATS_INLINE floats floats_fma(floats x, floats y, floats z) { /* xy + z */
 FLOATS_INLINE floats floats_fnma(floats x, floats y, floats z) { /* z - xy */
     return (floats){vfmsq_f32(z.low, x.low, y.low), vfmsq_f32(z.high, x.high, y.high)};
 }
-FLOATS_INLINE float32x4_t floats4_min(float32x4_t x, float32x4_t y) {
-    return vbslq_f32(vcltq_f32(x, y), x, y);
-}
-FLOATS_INLINE float32x4_t floats4_max(float32x4_t x, float32x4_t y) {
-    return vbslq_f32(vcgtq_f32(x, y), x, y);
-}
+FLOATS_INLINE float32x4_t floats4_min(float32x4_t x, float32x4_t y) { return vbslq_f32(vcltq_f32(x, y), x, y); }
+FLOATS_INLINE float32x4_t floats4_max(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
 /* min and max give y where either is NaN. */
 FLOATS_INLINE floats floats_min(floats x, floats y) { return FLOATS_BOTH(floats4_min, x, y); }
 FLOATS_INLINE floats floats_max(floats x, floats y) { return FLOATS_BOTH(floats4_max, x, y); }
@@ -68,16 +64,12 @@ FLOATS_INLINE float32x4_t floats4_power2(float32x4_t n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127)), 23));
 }
 /* 2^n for integral n in [-126, 128]; 1 for NaN; 2^128 is infinity */
-FLOATS_INLINE floats floats_power2(floats n) {
-    return (floats){floats4_power2(n.low), floats4_power2(n.high)};
-}
+FLOATS_INLINE floats floats_power2(floats n) { return (floats){floats4_power2(n.low), floats4_power2(n.high)}; }
 FLOATS_INLINE float32x4_t floats4_exponent(float32x4_t x) {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(x), 23));
 }
 /* The float whose exponent are the low bits of x. */
-FLOATS_INLINE floats floats_exponent(floats x) {
-    return (floats){floats4_exponent(x.low), floats4_exponent(x.high)};
-}
+FLOATS_INLINE floats floats_exponent(floats x) { return (floats){floats4_exponent(x.low), floats4_exponent(x.high)}; }
 FLOATS_INLINE float32x4_t floats4_unless_less(float32x4_t x, float32x4_t y, float32x4_t a) {
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, y)));
 }

@@ -18,11 +18,10 @@ static inline __attribute__((always_inline)) float quantize_32(const float *x, _
     __m256i largest_bits = _mm256_setzero_si256();
     for (int j = 0; j < 4; j++) {
         v[j] = _mm256_loadu_ps(x + 8 * j);
-        largest_bits = _mm256_max_epi32(
-            largest_bits, _mm256_and_si256(_mm256_castps_si256(v[j]), _mm256_set1_epi32(0x7fffffff)));
+        largest_bits =
+            _mm256_max_epi32(largest_bits, _mm256_and_si256(_mm256_castps_si256(v[j]), _mm256_set1_epi32(0x7fffffff)));
     }
-    __m128i m =
-        _mm_max_epi32(_mm256_castsi256_si128(largest_bits), _mm256_extracti128_si256(largest_bits, 1));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(largest_bits), _mm256_extracti128_si256(largest_bits, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
     const float largest = _mm_cvtss_f32(_mm_castsi128_ps(m));
@@ -32,8 +31,7 @@ static inline __attribute__((always_inline)) float quantize_32(const float *x, _
     const __m256 inverse = _mm256_set1_ps(127 / largest);
     __m256i part[4];
     for (int j = 0; j < 4; j++) part[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
-    __m256i bytes =
-        _mm256_packs_epi16(_mm256_packs_epi32(part[0], part[1]), _mm256_packs_epi32(part[2], part[3]));
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(part[0], part[1]), _mm256_packs_epi32(part[2], part[3]));
     *q = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     return round_to_half_precision(largest / 127);
 }

@@ -34,15 +34,13 @@ static inline __m256 vector_part(simde__m512 x, int part) {
 #define _mm512_cvtss_f32(x) _mm256_cvtss_f32(vector_part(x, 0))
 
 static inline simde__m512 vector_from_halves(__m256i x) {
-    return vector_pair(_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
-                       _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+    return vector_pair(_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
 }
 #undef _mm512_cvtph_ps
 #define _mm512_cvtph_ps(x) vector_from_halves(x)
 #undef _mm512_cvtps_ph
-#define _mm512_cvtps_ph(x, rounding)                               \
-    _mm256_set_m128i(_mm256_cvtps_ph(vector_part(x, 1), rounding), \
-                     _mm256_cvtps_ph(vector_part(x, 0), rounding))
+#define _mm512_cvtps_ph(x, rounding) \
+    _mm256_set_m128i(_mm256_cvtps_ph(vector_part(x, 1), rounding), _mm256_cvtps_ph(vector_part(x, 0), rounding))
 
 #undef _mm512_shuffle_f32x4 /* no alias */
 #define _mm512_shuffle_f32x4(a, b, lanes) simde_mm512_shuffle_f32x4(a, b, lanes)
@@ -64,15 +62,13 @@ static inline simde__m512i vector_integer_pair(__m256i low, __m256i high) {
 #undef _mm512_madd_epi16 /* an alias with the arguments of another */
 #define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
 #undef _mm512_cvtepi8_epi32
-#define _mm512_cvtepi8_epi32(x) \
-    vector_integer_pair(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))
+#define _mm512_cvtepi8_epi32(x) vector_integer_pair(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))
 #undef _mm512_cvtepu16_epi32
 #define _mm512_cvtepu16_epi32(x)                                          \
     vector_integer_pair(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), \
                         _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)))
 #undef _mm512_cvtepu8_epi32
-#define _mm512_cvtepu8_epi32(x) \
-    vector_integer_pair(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))
+#define _mm512_cvtepu8_epi32(x) vector_integer_pair(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))
 static inline __m128i vector_bytes(simde__m512i x) {
     int32_t integers[16];
     uint8_t bytes[16];

@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 static const char file_name[] = "machine.json";
-static const double seconds_max =
-    4.2; /* of measuring what a plan waits for: five with what is under way then */
+static const double seconds_max = 4.2; /* of measuring what a plan waits for: five with what is under way then */
 
 /* The folder of the file. */
 static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
@@ -24,16 +23,13 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
                          "the numbers of this machine: neither XDG_CACHE_HOME nor HOME names a folder for them: set "
                          "one, or give --machine FILE");
     if (length < 0 || length >= MACHINE_PATH_BYTES - (int)sizeof file_name - 1)
-        return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes",
-                         MACHINE_PATH_BYTES);
+        return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes", MACHINE_PATH_BYTES);
     return STATUS_OK;
 }
 
-static enum status file_path(char path[MACHINE_PATH_BYTES], char folder[MACHINE_PATH_BYTES],
-                             struct error *error) {
+static enum status file_path(char path[MACHINE_PATH_BYTES], char folder[MACHINE_PATH_BYTES], struct error *error) {
     TRY(cache_folder(folder, error));
-    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder,
-             file_name);
+    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder, file_name);
     return STATUS_OK;
 }
 
@@ -69,13 +65,11 @@ static bool is_off(const struct machine *machine, const struct measure_options *
     double load;
     struct error ignored;
     if (getloadavg(&load, 1) != 1) load = -1;
-    const double then = machine->memory.all,
-                 now = then > 0 ? machine_measure_memory(machine->thread_count) : 0;
+    const double then = machine->memory.all, now = then > 0 ? machine_measure_memory(machine->thread_count) : 0;
     const enum machine_check check = machine_check_memory(machine, now, load);
     if (check == MACHINE_HOLDS) return false;
     snprintf(note, 400, "%s memory is read %.2g times as fast as %.200s says",
-             check == MACHINE_IS_OFF ? "measuring this machine again:" : "others compute, and", now / then,
-             path);
+             check == MACHINE_IS_OFF ? "measuring this machine again:" : "others compute, and", now / then, path);
     if (check == MACHINE_IS_BUSY && say(options, note, &ignored) == STATUS_OK) note[0] = '\0';
     return check == MACHINE_IS_OFF;
 }
@@ -85,19 +79,17 @@ static bool must_measure(struct machine *machine, const struct machine_request *
                          char note[400]) {
     struct error why;
     if (request->measures) return snprintf(note, 400, "measuring this machine") > 0;
-    if (access(path, F_OK) != 0)
-        return snprintf(note, 400, "measuring this machine, which takes some 5 s, once") > 0;
+    if (access(path, F_OK) != 0) return snprintf(note, 400, "measuring this machine, which takes some 5 s, once") > 0;
     if (machine_load(machine, path, &why) != STATUS_OK)
         return snprintf(note, 400, "%.300s; measuring this machine again", why.message) > 0;
     if (is_of_this_machine(machine, &request->measure))
         return !request->never_measures && is_off(machine, &request->measure, path, note);
-    return snprintf(note, 400, "measuring this machine: %.120s is of %s, %s, %u threads", path,
-                    machine->processor, machine->kernels, machine->thread_count) > 0;
+    return snprintf(note, 400, "measuring this machine: %.120s is of %s, %s, %u threads", path, machine->processor,
+                    machine->kernels, machine->thread_count) > 0;
 }
 
 /* Whether something that is used was not measured yet; the options become those of measuring it. */
-static bool must_add(const struct machine *machine, struct measure_options *options, const char *path,
-                     char note[400]) {
+static bool must_add(const struct machine *machine, struct measure_options *options, const char *path, char note[400]) {
     options->use = machine_lacks(machine, options->use);
     options->thread_count = machine->thread_count; /* the others' */
     return !machine_use_is_empty(options->use) &&
@@ -110,8 +102,7 @@ static enum status say_left_out(const struct machine *machine, const struct meas
     const struct machine_use left = machine_lacks(machine, options->use);
     char names[MACHINE_USE_BYTES], note[MACHINE_USE_BYTES + 100];
     if (machine_use_is_empty(left)) return STATUS_OK;
-    snprintf(note, sizeof note,
-             "not measured in %.1f s: %s; the next plan goes on, loam plan --measure does all",
+    snprintf(note, sizeof note, "not measured in %.1f s: %s; the next plan goes on, loam plan --measure does all",
              options->seconds, machine_use_text(machine, left, names));
     return say(options, note, error);
 }
@@ -133,14 +124,13 @@ static enum status open_file(struct machine *machine, const struct machine_reque
     TRY(say(&options, note, error));
     if (options.directory == NULL) options.directory = folder;
     if (!request->measures && options.seconds == 0) options.seconds = seconds_max;
-    TRY(is_whole ? machine_measure(machine, &options, error)
-                 : machine_measure_more(machine, &options, error));
+    TRY(is_whole ? machine_measure(machine, &options, error) : machine_measure_more(machine, &options, error));
     TRY(machine_save(machine, path, error));
     return say_left_out(machine, &options, error);
 }
 
-enum status machine_open(struct machine *machine, const struct machine_request *request,
-                         char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
+enum status machine_open(struct machine *machine, const struct machine_request *request, char path[MACHINE_PATH_BYTES],
+                         char note[400], struct error *error) {
     struct measure_options options = request->measure;
     TRY(open_file(machine, request, path, note, error));
     options.directory = request->disk;

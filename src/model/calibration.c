@@ -46,8 +46,8 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
         config->rope_scaling,
         config->rope_original_context,
     };
-    const float reals[] = {config->norm_epsilon, config->rope_base, config->rope_factor,
-                           config->rope_attention_factor, config->attention_scale};
+    const float reals[] = {config->norm_epsilon, config->rope_base, config->rope_factor, config->rope_attention_factor,
+                           config->attention_scale};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) hash = mix_number(hash, numbers[i]);
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) hash = mix_float(hash, reals[i]);
     for (size_t i = 0; config->kv_groups != NULL && i < config->layer_count; i++) {
@@ -63,9 +63,8 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
                                 config->experts.router, config->experts.normalises};
     for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) hash = mix_number(hash, experts[i]);
     hash = mix_float(hash, config->experts.scale);
-    const uint64_t others[] = {config->experts.dense_layers, config->experts.shared,
-                               config->experts.shared_size, config->experts.group_count,
-                               config->experts.groups_used};
+    const uint64_t others[] = {config->experts.dense_layers, config->experts.shared, config->experts.shared_size,
+                               config->experts.group_count, config->experts.groups_used};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (others[i] != 0) hash = mix_number(mix_number(hash, i), others[i]);
     return hash;
@@ -77,11 +76,9 @@ static uint64_t mix_tensor(uint64_t hash, const struct gguf_tensor *tensor) {
     hash = mix(hash, tensor->name.text, (size_t)tensor->name.length);
     hash = mix_number(hash, tensor->type);
     for (size_t i = 0; i < GGUF_DIMENSIONS_MAX; i++) hash = mix_number(hash, tensor->dimensions[i]);
-    if (tensor->size_bytes <= PIECES * PIECE_BYTES)
-        return mix(hash, tensor->data, (size_t)tensor->size_bytes);
+    if (tensor->size_bytes <= PIECES * PIECE_BYTES) return mix(hash, tensor->data, (size_t)tensor->size_bytes);
     uint64_t last = tensor->size_bytes - PIECE_BYTES;
-    for (uint64_t i = 0; i < PIECES; i++)
-        hash = mix(hash, tensor->data + (last / (PIECES - 1)) * i, PIECE_BYTES);
+    for (uint64_t i = 0; i < PIECES; i++) hash = mix(hash, tensor->data + (last / (PIECES - 1)) * i, PIECE_BYTES);
     return hash;
 }
 
@@ -92,13 +89,11 @@ void calibration_fingerprint(const struct gguf *gguf, const struct model_config 
     snprintf(text, CALIBRATION_FINGERPRINT_BYTES, "%016llx", (unsigned long long)hash);
 }
 
-uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
-                            size_t bytes) {
+uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data, size_t bytes) {
     return mix(mix(digest, name, name_bytes), data, bytes);
 }
 
-enum status model_companion_path(const char *model_path, const char *ending, char **path,
-                                 struct error *error) {
+enum status model_companion_path(const char *model_path, const char *ending, char **path, struct error *error) {
     static const char own[] = ".gguf";
     size_t length = strlen(model_path), cut = length;
     if (length > sizeof own - 1 && strcmp(model_path + length - (sizeof own - 1), own) == 0)
@@ -121,8 +116,7 @@ struct calibration {
     const struct model_config *config; /* borrowed from the model */
 };
 
-static enum status check_number(const struct calibration *c, const char *name, uint64_t expected,
-                                struct error *error) {
+static enum status check_number(const struct calibration *c, const char *name, uint64_t expected, struct error *error) {
     char key[64];
     uint64_t found = UINT64_MAX;
     snprintf(key, sizeof key, CALIBRATION_KEY "%s", name);
@@ -134,39 +128,35 @@ static enum status check_number(const struct calibration *c, const char *name, u
     return STATUS_OK;
 }
 
-static enum status check_text(const struct calibration *c, const char *key, const char *expected,
-                              const char *meaning, struct error *error) {
+static enum status check_text(const struct calibration *c, const char *key, const char *expected, const char *meaning,
+                              struct error *error) {
     struct gguf_string found = {"", 0};
     TRY(gguf_required(&c->gguf, key, error));
     TRY(gguf_get_string(&c->gguf, key, &found, error));
     if (found.length != strlen(expected) || memcmp(found.text, expected, (size_t)found.length) != 0)
-        return error_set(error, STATUS_MODEL, "%s: %s: %s (expected %s)", c->gguf.path, key, meaning,
-                         expected);
+        return error_set(error, STATUS_MODEL, "%s: %s: %s (expected %s)", c->gguf.path, key, meaning, expected);
     return STATUS_OK;
 }
 
 /* expected[0] of 0: any that is not. */
-static enum status check_shape(const struct calibration *c, const struct gguf_tensor *tensor,
-                               enum tensor_type type, const uint64_t *expected, struct error *error) {
+static enum status check_shape(const struct calibration *c, const struct gguf_tensor *tensor, enum tensor_type type,
+                               const uint64_t *expected, struct error *error) {
     bool fits = tensor->type == type;
     for (size_t i = 0; i < 3; i++)
         fits = fits && (expected[i] == 0 ? tensor->dimensions[i] > 0 : tensor->dimensions[i] == expected[i]);
     if (fits && tensor->dimensions[3] == 1) return STATUS_OK;
-    return error_set(error, STATUS_MODEL,
-                     "%s: %.*s: found %s of %llu x %llu x %llu, which is not this model's", c->gguf.path,
-                     (int)tensor->name.length, tensor->name.text, tensor_type_info(tensor->type)->name,
+    return error_set(error, STATUS_MODEL, "%s: %.*s: found %s of %llu x %llu x %llu, which is not this model's",
+                     c->gguf.path, (int)tensor->name.length, tensor->name.text, tensor_type_info(tensor->type)->name,
                      (unsigned long long)tensor->dimensions[0], (unsigned long long)tensor->dimensions[1],
                      (unsigned long long)tensor->dimensions[2]);
 }
 
-static enum status check_halves(const struct calibration *c, const struct gguf_tensor *tensor,
-                                struct error *error) {
+static enum status check_halves(const struct calibration *c, const struct gguf_tensor *tensor, struct error *error) {
     const uint16_t *values = (const uint16_t *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
         if (!isfinite(half_to_float(values[i])))
-            return error_set(error, STATUS_MODEL, "%s: %.*s: element %llu is not a finite number",
-                             c->gguf.path, (int)tensor->name.length, tensor->name.text,
-                             (unsigned long long)i);
+            return error_set(error, STATUS_MODEL, "%s: %.*s: element %llu is not a finite number", c->gguf.path,
+                             (int)tensor->name.length, tensor->name.text, (unsigned long long)i);
     return STATUS_OK;
 }
 
@@ -174,28 +164,25 @@ static enum status check_scores(const struct calibration *c, const char *name, f
                                 struct error *error) {
     const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, name);
     if (tensor == NULL) return STATUS_OK;
-    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){c->config->head_count, c->config->layer_count, 1},
-                    error));
+    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){c->config->head_count, c->config->layer_count, 1}, error));
     const float *values = (const float *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
         if (!(values[i] >= min && values[i] <= max))
-            return error_set(error, STATUS_MODEL, "%s: %s: element %llu is %g, expected %g to %g",
-                             c->gguf.path, name, (unsigned long long)i, (double)values[i], (double)min,
-                             (double)max);
+            return error_set(error, STATUS_MODEL, "%s: %s: element %llu is %g, expected %g to %g", c->gguf.path, name,
+                             (unsigned long long)i, (double)values[i], (double)min, (double)max);
     return STATUS_OK;
 }
 
 static enum status check_sensitivity(const struct calibration *c, struct error *error) {
     const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, "kv_sensitivity");
     if (tensor == NULL) return STATUS_OK;
-    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){CALIBRATION_ROUNDINGS, c->config->layer_count, 1},
-                    error));
+    TRY(check_shape(c, tensor, TENSOR_F32, (uint64_t[]){CALIBRATION_ROUNDINGS, c->config->layer_count, 1}, error));
     const float *values = (const float *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i++)
         if (!(values[i] >= 0 && isfinite(values[i])))
             return error_set(error, STATUS_MODEL,
-                             "%s: kv_sensitivity: element %llu is %g, expected an error of 0 or more",
-                             c->gguf.path, (unsigned long long)i, (double)values[i]);
+                             "%s: kv_sensitivity: element %llu is %g, expected an error of 0 or more", c->gguf.path,
+                             (unsigned long long)i, (double)values[i]);
     return STATUS_OK;
 }
 
@@ -203,18 +190,17 @@ static enum status check_reuse(const struct calibration *c, struct error *error)
     const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, "reuse_curve");
     if (tensor == NULL) return STATUS_OK;
     const struct model_config *config = c->config;
-    TRY(check_shape(
-        c, tensor, TENSOR_F32,
-        (uint64_t[]){3, 0, kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0)},
-        error));
+    TRY(check_shape(c, tensor, TENSOR_F32,
+                    (uint64_t[]){3, 0, kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0)},
+                    error));
     const float *values = (const float *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i += 3)
         if (!isfinite(values[i]) || !(values[i + 1] >= 0 && values[i + 1] <= 1) || !isfinite(values[i + 2]))
             return error_set(error, STATUS_MODEL,
                              "%s: reuse_curve: point %llu is %g, %g, %g, expected finite numbers and hits "
                              "of 0 to 1",
-                             c->gguf.path, (unsigned long long)(i / 3), (double)values[i],
-                             (double)values[i + 1], (double)values[i + 2]);
+                             c->gguf.path, (unsigned long long)(i / 3), (double)values[i], (double)values[i + 1],
+                             (double)values[i + 2]);
     return STATUS_OK;
 }
 
@@ -240,8 +226,7 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
         uint64_t columns = columns_named(tensor, c->config->layer_count, &layer);
         if (columns == UINT64_MAX) continue;
         const struct kv_geometry *kv = &c->config->layers[layer].kv;
-        TRY(check_shape(c, tensor, TENSOR_F16, (uint64_t[]){columns, kv->k_dimension, kv->kv_head_count},
-                        error));
+        TRY(check_shape(c, tensor, TENSOR_F16, (uint64_t[]){columns, kv->k_dimension, kv->kv_head_count}, error));
         TRY(check_halves(c, tensor, error));
     }
     TRY(check_scores(c, "head_importance", 0, 1, error));
@@ -262,8 +247,8 @@ static enum status check_digest(struct calibration *c, struct error *error) {
                                     (size_t)tensor->size_bytes);
     }
     snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
-    return check_text(c, CALIBRATION_KEY "digest", text,
-                      "the file is damaged; `loam-lab calibrate` makes it anew", error);
+    return check_text(c, CALIBRATION_KEY "digest", text, "the file is damaged; `loam-lab calibrate` makes it anew",
+                      error);
 }
 
 static enum status check_file(struct calibration *c, const struct model *model, struct error *error) {
@@ -367,6 +352,5 @@ const float *calibration_kv_sensitivity(const struct calibration *calibration) {
 
 const float *calibration_reuse_curve(const struct calibration *calibration, size_t points) {
     const struct gguf_tensor *tensor = gguf_find_tensor(&calibration->gguf, "reuse_curve");
-    return tensor == NULL || tensor->dimensions[1] != points ? NULL
-                                                             : (const float *)(const void *)tensor->data;
+    return tensor == NULL || tensor->dimensions[1] != points ? NULL : (const float *)(const void *)tensor->data;
 }

@@ -23,8 +23,7 @@ void calibration_fingerprint(const struct gguf *gguf, const struct model_config 
 
 /* Adds one tensor's name and bytes to the digest of a calibration.  The first digest is CALIBRATION_DIGEST_BEGIN. */
 #define CALIBRATION_DIGEST_BEGIN UINT64_C(0xcbf29ce484222325)
-uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data,
-                            size_t bytes);
+uint64_t calibration_digest(uint64_t digest, const char *name, size_t name_bytes, const void *data, size_t bytes);
 
 /* What lies beside MODEL.gguf (the first file of a split model): MODEL and the ending; newly allocated. */
 enum status model_companion_path(const char *model_path, const char *ending, char **path, struct error *error)
@@ -53,13 +52,7 @@ const float *calibration_head_importance(const struct calibration *calibration);
 const float *calibration_query_similarity(const struct calibration *calibration);
 const float *calibration_decoded_similarity(const struct calibration *calibration);
 /* The columns of calibration_kv_sensitivity: which of K and V is rounded, and to how many bits. */
-enum calibration_rounding {
-    CALIBRATION_K8,
-    CALIBRATION_V8,
-    CALIBRATION_K4,
-    CALIBRATION_V4,
-    CALIBRATION_ROUNDINGS
-};
+enum calibration_rounding { CALIBRATION_K8, CALIBRATION_V8, CALIBRATION_K4, CALIBRATION_V4, CALIBRATION_ROUNDINGS };
 /* [layer_count][kv_head_count][points][3]: threshold, hits and loss of reuse (attention/reuse_thresholds.h); NULL: not
  * in the file.  points must be what the caller knows. */
 const float *calibration_reuse_curve(const struct calibration *calibration, size_t points);

@@ -25,12 +25,14 @@ static const struct family families[] = {
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .shared = SHARED_EXPERT_GATED}},
     {"glm4moe", FAMILY_GLM4MOE, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
      .norms = {.may_be_of_heads = true, .before_ffn = "post_attention_norm.weight"},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .has_choice_bias = true,
-                 .shared = SHARED_EXPERT_PLAIN}},
-    {"gpt-oss", FAMILY_GPT_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true, .has_output_bias = true,
-     .has_sinks = true, .yarn_is_exact = true, .norms = {.before_ffn = "post_attention_norm.weight"},
+     .experts =
+         {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .has_choice_bias = true, .shared = SHARED_EXPERT_PLAIN}},
+    {"gpt-oss", FAMILY_GPT_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true, .has_output_bias = true, .has_sinks = true,
+     .yarn_is_exact = true, .norms = {.before_ffn = "post_attention_norm.weight"},
      .windows = {.period = 2, .are_needed = true},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX_OF_CHOSEN, .has_biases = true,
+     .experts = {.count = EXPERTS_MAX,
+                 .router = ROUTER_SOFTMAX_OF_CHOSEN,
+                 .has_biases = true,
                  .activation = ACTIVATION_SWIGLU_CLAMPED}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
@@ -40,19 +42,19 @@ static const struct family families[] = {
      .norms = {.of_heads = true, .output = "token_embd_norm.weight"}},
     {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .has_gates = true, .has_nextn = true,
      .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"}},
-    {"qwen35moe", FAMILY_QWEN35MOE, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .has_gates = true,
-     .has_nextn = true, .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
-                 .shared = SHARED_EXPERT_GATED}},
+    {"qwen35moe", FAMILY_QWEN35MOE, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .has_gates = true, .has_nextn = true,
+     .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true, .shared = SHARED_EXPERT_GATED}},
     {"lfm2moe", FAMILY_LFM2MOE, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_SHORT_CONVOLUTION,
      .norms = {.of_heads = true, .output = "token_embd_norm.weight"},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .normalises = true, .has_choice_bias = true,
+     .experts = {.count = EXPERTS_MAX,
+                 .router = ROUTER_SIGMOID,
+                 .normalises = true,
+                 .has_choice_bias = true,
                  .dense_layers = LAYERS_MAX}},
     {"qwen3next", FAMILY_QWEN3NEXT, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .delta_is_grouped = true,
-     .has_gates = true, .has_nextn = true,
-     .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
-                 .shared = SHARED_EXPERT_GATED}},
+     .has_gates = true, .has_nextn = true, .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true, .shared = SHARED_EXPERT_GATED}},
     {"gemma2", FAMILY_GEMMA2, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales = {.embedding = true, .wide_layers = 46, .score_softcap = 50, .logit_softcap = 30},
      .norms = {.place = NORMS_AROUND}, .windows = {.period = 2, .tokens = 4096}},
@@ -62,12 +64,15 @@ static const struct family families[] = {
     {"gemma4", FAMILY_GEMMA4, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales = {.embedding = true, .attention = 1}, .norms = {NORMS_AROUND, .of_heads = true, .of_values = true},
      .windows = {.period = 6, .are_needed = true, .are_unscaled = true},
-     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
-                 .activation = ACTIVATION_GELU_MULTIPLY, .shared = SHARED_EXPERT_BESIDE}},
+     .experts = {.count = EXPERTS_MAX,
+                 .router = ROUTER_SOFTMAX,
+                 .normalises = true,
+                 .activation = ACTIVATION_GELU_MULTIPLY,
+                 .shared = SHARED_EXPERT_BESIDE}},
     {"olmo2", FAMILY_OLMO2, ROPE_SPLIT, RMS_EPSILON, .norms = {NORMS_BEHIND, .of_heads = true, .of_rows = true},
      .windows = {.period = 4, .are_unscaled = true}},
-    {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
-     .norms = {NORMS_BEHIND, .of_heads = true}, .windows = {.period = 4, .rotate_alone = true}},
+    {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true, .norms = {NORMS_BEHIND, .of_heads = true},
+     .windows = {.period = 4, .rotate_alone = true}},
     {"minimax-m2", FAMILY_MINIMAX_M2, ROPE_SPLIT, RMS_EPSILON, .norms = {.of_heads = true, .of_rows = true},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .normalises = true, .has_choice_bias = true}},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
@@ -83,7 +88,7 @@ struct reader {
     struct kv_geometry sliding;
     size_t attention_interval; /* MIXER_DELTA: every so manieth layer attends */
     uint64_t stretched;        /* model_config_read_stretched */
-    char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
+    char key[KEY_BYTES];       /* the key in work, "llama.block_count" */
 };
 
 const struct family *family_find(enum model_family family) {
@@ -98,8 +103,7 @@ const char *family_name(enum model_family family) { return family_find(family)->
 const char *family_names(char *buffer, size_t buffer_bytes) {
     size_t used = 0;
     for (size_t i = 0; i < FAMILY_COUNT && used < buffer_bytes; i++)
-        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "",
-                                 families[i].name);
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "", families[i].name);
     return buffer;
 }
 
@@ -117,28 +121,25 @@ static enum status read_family(struct reader *reader) {
     TRY(gguf_required(reader->gguf, "general.architecture", reader->error));
     TRY(gguf_get_string(reader->gguf, "general.architecture", &name, reader->error));
     for (size_t i = 0; i < FAMILY_COUNT; i++)
-        if (strlen(families[i].name) == name.length &&
-            memcmp(families[i].name, name.text, name.length) == 0) {
+        if (strlen(families[i].name) == name.length && memcmp(families[i].name, name.text, name.length) == 0) {
             reader->family = &families[i];
             return STATUS_OK;
         }
     char known[256];
     return error_set(reader->error, STATUS_MODEL, "%s: general.architecture: found '%.*s', known are %s",
-                     reader->gguf->path, (int)min_size(name.length, 64), name.text,
-                     family_names(known, sizeof known));
+                     reader->gguf->path, (int)min_size(name.length, 64), name.text, family_names(known, sizeof known));
 }
 
 /* A required or defaulted count from min to max. */
-static enum status read_count(struct reader *reader, const char *suffix, bool required, uint64_t min,
-                              uint64_t max, size_t *value) {
+static enum status read_count(struct reader *reader, const char *suffix, bool required, uint64_t min, uint64_t max,
+                              size_t *value) {
     const char *key = reader_key(reader, suffix);
     uint64_t number = *value;
     if (required) TRY(gguf_required(reader->gguf, key, reader->error));
     TRY(gguf_get_uint(reader->gguf, key, max, &number, reader->error));
     if (number < min || number > max)
-        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %llu, expected %llu to %llu",
-                         reader->gguf->path, key, (unsigned long long)number, (unsigned long long)min,
-                         (unsigned long long)max);
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %llu, expected %llu to %llu", reader->gguf->path,
+                         key, (unsigned long long)number, (unsigned long long)min, (unsigned long long)max);
     *value = number;
     return STATUS_OK;
 }
@@ -181,13 +182,12 @@ static enum status read_heads(struct reader *reader) {
 }
 
 /* A float from min to max.  If it is absent, *value stays unchanged. */
-static enum status read_float(struct reader *reader, const char *suffix, double min, double max,
-                              float *value) {
+static enum status read_float(struct reader *reader, const char *suffix, double min, double max, float *value) {
     const char *key = reader_key(reader, suffix);
     TRY(gguf_get_float(reader->gguf, key, value, reader->error));
     if (!((double)*value >= min && (double)*value <= max)) /* NaN fails too */
-        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %g, expected %g to %g",
-                         reader->gguf->path, key, (double)*value, min, max);
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %g, expected %g to %g", reader->gguf->path, key,
+                         (double)*value, min, max);
     return STATUS_OK;
 }
 
@@ -197,12 +197,8 @@ static enum status refuse_unsupported(struct reader *reader) {
         const char *suffix;
         float neutral;
     } floats[] = {
-        {"attention.clamp_kqv", 0},
-        {"attention.max_alibi_bias", 0},
-        {"logit_scale", 0},
-        {"residual_scale", 0},
-        {"embedding_scale", 0},
-        {"rope.scaling.yarn_attn_factor", 1},
+        {"attention.clamp_kqv", 0}, {"attention.max_alibi_bias", 0}, {"logit_scale", 0},
+        {"residual_scale", 0},      {"embedding_scale", 0},          {"rope.scaling.yarn_attn_factor", 1},
     };
     static const struct {
         const char *suffix;
@@ -228,8 +224,7 @@ static enum status refuse_unsupported(struct reader *reader) {
         float value = floats[i].neutral;
         const char *key = reader_key(reader, floats[i].suffix);
         TRY(gguf_get_float(reader->gguf, key, &value, reader->error));
-        if (value != floats[i].neutral && value != 0)
-            return refuse(reader, key, "this feature is not supported");
+        if (value != floats[i].neutral && value != 0) return refuse(reader, key, "this feature is not supported");
     }
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         bool value = flags[i].neutral;
@@ -310,8 +305,7 @@ static enum status read_shape(struct reader *reader) {
     struct model_config *config = reader->config;
     TRY(read_count(reader, "block_count", true, 1, LAYERS_MAX, &config->layer_count));
     if (reader->family->has_nextn)
-        TRY(read_count(reader, "nextn_predict_layers", false, 0, config->layer_count - 1,
-                       &config->nextn_layers));
+        TRY(read_count(reader, "nextn_predict_layers", false, 0, config->layer_count - 1, &config->nextn_layers));
     config->layer_count -= config->nextn_layers;
     if (reader->family->mixer == MIXER_DELTA) TRY(read_interval(reader));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
@@ -335,9 +329,8 @@ static enum status read_shape(struct reader *reader) {
         return refuse(reader, reader->key, "values and keys of different dimensions are not supported with gates");
     reader->sliding.k_dimension = config->k_dimension;
     TRY(read_dimension(reader, "attention.key_length_swa", &reader->sliding.k_dimension));
-    reader->sliding.v_dimension = reader->sliding.k_dimension != config->k_dimension
-                                      ? reader->sliding.k_dimension
-                                      : config->v_dimension;
+    reader->sliding.v_dimension =
+        reader->sliding.k_dimension != config->k_dimension ? reader->sliding.k_dimension : config->v_dimension;
     TRY(read_dimension(reader, "attention.value_length_swa", &reader->sliding.v_dimension));
 
     size_t context = 0;
@@ -394,15 +387,12 @@ static enum status read_experts(struct reader *reader) {
         *experts = (struct experts_config){0};
         return STATUS_OK;
     }
-    TRY(read_count(reader, "expert_used_count", true, 1, min_size(experts->count, ROUTE_USED_MAX),
-                   &experts->used));
+    TRY(read_count(reader, "expert_used_count", true, 1, min_size(experts->count, ROUTE_USED_MAX), &experts->used));
     experts->size = reader->config->ffn_size / experts->used; /* llama.cpp's, where it is absent */
     TRY(read_count(reader, "expert_feed_forward_length", false, 1, FFN_MAX, &experts->size));
     TRY(read_count(reader, "expert_gating_func", false, 0, 3, &gating));
-    if (gating > 0)
-        experts->router = (enum router)(gating - 1); /* 1 softmax, 2 sigmoid, 3 softmax of the chosen */
-    TRY(gguf_get_bool(reader->gguf, reader_key(reader, "expert_weights_norm"), &experts->normalises,
-                      reader->error));
+    if (gating > 0) experts->router = (enum router)(gating - 1); /* 1 softmax, 2 sigmoid, 3 softmax of the chosen */
+    TRY(gguf_get_bool(reader->gguf, reader_key(reader, "expert_weights_norm"), &experts->normalises, reader->error));
     TRY(read_float(reader, "expert_weights_scale", 0, 1e6, &experts->scale));
     if (experts->scale == 0) experts->scale = 1; /* not given */
     experts->is_fused = experts->shared == SHARED_EXPERT_BESIDE &&
@@ -442,8 +432,7 @@ static enum status read_scaling_type(struct reader *reader) {
     const char *key = reader_key(reader, "rope.scaling.type");
     TRY(gguf_get_string(reader->gguf, key, &name, reader->error));
     if (name.length == 0) { /* a factor without a type is linear */
-        reader->config->rope_scaling =
-            reader->config->rope_factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
+        reader->config->rope_scaling = reader->config->rope_factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
         return STATUS_OK;
     }
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
@@ -451,9 +440,8 @@ static enum status read_scaling_type(struct reader *reader) {
             reader->config->rope_scaling = known[i].scaling;
             return STATUS_OK;
         }
-    return error_set(reader->error, STATUS_MODEL,
-                     "%s: %s: found '%.*s', known are none, linear, yarn, llama3", reader->gguf->path, key,
-                     (int)min_size(name.length, 64), name.text);
+    return error_set(reader->error, STATUS_MODEL, "%s: %s: found '%.*s', known are none, linear, yarn, llama3",
+                     reader->gguf->path, key, (int)min_size(name.length, 64), name.text);
 }
 
 /* llama.cpp's conventions: rope.scaling.attn_factor multiplies YaRN's own magnitude (it does not replace
@@ -566,12 +554,9 @@ static enum status read_windows(struct reader *reader, struct layer_config *laye
     bool per_layer = pattern != NULL && pattern->type == GGUF_ARRAY;
     if (per_layer && (pattern->element_type == GGUF_STRING || pattern->count != config->layer_count))
         return refuse(reader, key, "expected one flag per layer");
-    if (!per_layer)
-        TRY(read_count(reader, "attention.sliding_window_pattern", false, 0, LAYERS_MAX, &period));
+    if (!per_layer) TRY(read_count(reader, "attention.sliding_window_pattern", false, 0, LAYERS_MAX, &period));
     for (size_t i = 0; i < config->layer_count; i++) {
-        bool slides = per_layer     ? gguf_array_int(pattern, i) != 0
-                      : period == 0 ? true
-                                    : i % period < period - 1;
+        bool slides = per_layer ? gguf_array_int(pattern, i) != 0 : period == 0 ? true : i % period < period - 1;
         if (!slides || layer_kv_heads(reader, i) == 0) continue;
         layers[i].attention = ATTENTION_SLIDING;
         layers[i].window = window;
@@ -582,8 +567,7 @@ static enum status read_windows(struct reader *reader, struct layer_config *laye
 /* The last layer of the same kind among the first stored_count ones. */
 static enum status find_source(struct reader *reader, const struct layer_config *layers, size_t layer,
                                size_t stored_count, size_t *source) {
-    for (*source = stored_count; *source > 0 && layers[*source - 1].attention != layers[layer].attention;)
-        --*source;
+    for (*source = stored_count; *source > 0 && layers[*source - 1].attention != layers[layer].attention;) --*source;
     if (*source == 0)
         return error_set(reader->error, STATUS_MODEL,
                          "%s: %s: layer %zu has no layer of its kind before it whose KV it could attend to",
@@ -591,10 +575,9 @@ static enum status find_source(struct reader *reader, const struct layer_config 
     --*source;
     const size_t heads = layer_kv_heads(reader, layer), own = layers[*source].kv.kv_head_count;
     if (heads == own) return STATUS_OK;
-    return error_set(
-        reader->error, STATUS_MODEL,
-        "%s: %s: found %zu KV heads in layer %zu, expected %zu, as in layer %zu, whose KV it attends to",
-        reader->gguf->path, reader_key(reader, "attention.head_count_kv"), heads, layer, own, *source);
+    return error_set(reader->error, STATUS_MODEL,
+                     "%s: %s: found %zu KV heads in layer %zu, expected %zu, as in layer %zu, whose KV it attends to",
+                     reader->gguf->path, reader_key(reader, "attention.head_count_kv"), heads, layer, own, *source);
 }
 
 /* attention.shared_kv_layers: so many layers, the last ones, attend to the KV of earlier ones. */
@@ -652,21 +635,19 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
         const size_t period = reader->family->plain_period;
         const bool is_plain = (period != 0 && i % period == period - 1) ||
                               (reader->family->windows.rotate_alone && has_sliding && !slides);
-        layers[i].rope = is_plain                                          ? ROPE_NONE
+        layers[i].rope = is_plain                                        ? ROPE_NONE
                          : slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING
                                                                          : ROPE_FULL;
-        layers[i].query_rope =
-            layers[i].rope == ROPE_FULL && config->temperature != 0 ? ROPE_QUERIES : layers[i].rope;
+        layers[i].query_rope = layers[i].rope == ROPE_FULL && config->temperature != 0 ? ROPE_QUERIES : layers[i].rope;
         config->k_dimension = max_size(config->k_dimension, shapes[i].k_dimension);
         config->v_dimension = max_size(config->v_dimension, shapes[i].v_dimension);
     }
     if (!has_sliding) config->sliding_rope_dimension = 0;
     TRY(read_sources(reader, layers, sources));
     if (!kv_groups_init(groups, shapes, sources, count))
-        return error_set(
-            reader->error, STATUS_MODEL,
-            "%s: %s: found layers of more than %d shapes of K and V, which loam does not support",
-            reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
+        return error_set(reader->error, STATUS_MODEL,
+                         "%s: %s: found layers of more than %d shapes of K and V, which loam does not support",
+                         reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
     if (groups->group_count > 1 || groups->stored_count < count) config->kv_groups = groups;
     return has_sliding ? fill_windows(reader, layers, arena) : STATUS_OK;
 }
@@ -781,8 +762,7 @@ enum status model_config_read_stretched(struct model_config *config, const struc
     return read_layers(&reader, arena);
 }
 
-enum status model_config_check_alike(const struct model_config *config, const char *what,
-                                     struct error *error) {
+enum status model_config_check_alike(const struct model_config *config, const char *what, struct error *error) {
     const struct kv_groups *groups = config->kv_groups;
     if (groups == NULL) return STATUS_OK;
     if (config->state.layer_count > 0)
@@ -791,11 +771,11 @@ enum status model_config_check_alike(const struct model_config *config, const ch
                          config->name, config->state.layer_count, config->layer_count, what);
     if (groups->group_count == 1)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "%s: some of its layers attend to the KV of others, which %s does not support",
-                         config->name, what);
+                         "%s: some of its layers attend to the KV of others, which %s does not support", config->name,
+                         what);
     return error_set(error, STATUS_UNSUPPORTED,
-                     "%s: its layers have K and V of %zu different shapes, which %s does not support",
-                     config->name, groups->group_count, what);
+                     "%s: its layers have K and V of %zu different shapes, which %s does not support", config->name,
+                     groups->group_count, what);
 }
 
 bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor) {

@@ -59,8 +59,8 @@ struct expert_pages {
     size_t slot_count;
     uint64_t slot_bytes;
     struct rows_in_work work;
-    uint32_t *expected; /* owned, [expert_count] */
-    bool *is_wanted; /* owned, [expert_count]; once all are taken, of what is expected */
+    uint32_t *expected;  /* owned, [expert_count] */
+    bool *is_wanted;     /* owned, [expert_count]; once all are taken, of what is expected */
     const void **places; /* owned; [EXPERT_PARTS][expert_count] */
 };
 

@@ -49,5 +49,5 @@ size_t expert_pages_take(struct expert_pages *pages);
 void expert_pages_expect(struct expert_pages *pages, const struct expert_picks *rows);
 /* Waits for what was taken.  places: [experts.count] addresses of each part of these experts, NULL of others, until the
  * next ones are taken.  After a failure expert_pages_begin is next, and reads anew. */
-enum status expert_pages_await(struct expert_pages *pages, const void *const *places[EXPERT_PARTS],
-                               struct error *error) STATUS_CHECKED;
+enum status expert_pages_await(struct expert_pages *pages, const void *const *places[EXPERT_PARTS], struct error *error)
+    STATUS_CHECKED;

@@ -13,7 +13,7 @@ struct mixture {
     const struct weight *router, *gate, *up, *down;
     struct span router_bias, gate_bias, up_bias, down_bias; /* none: none */
     enum activation_kind activation;
-    bool is_fused; /* gate has up's rows too */
+    bool is_fused;                /* gate has up's rows too */
     struct route_operation route; /* but for what all mixtures have alike */
 };
 
@@ -54,8 +54,8 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
                                                 .row_count = row_count,
                                                 .expert_count = mixture->route.expert_count,
                                                 .used = used,
-                                                .picks = span_behind(pass->routes.picks,
-                                                                     first * used * sizeof(uint32_t)),
+                                                .picks =
+                                                    span_behind(pass->routes.picks, first * used * sizeof(uint32_t)),
                                                 .weight_count = mixture->is_fused ? 1 : 2,
                                                 .weights = {mixture->gate, mixture->up},
                                                 .places = {places[0], places[1]},
@@ -63,15 +63,15 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
                                                 .y = {forward->gate, forward->up},
                                                 .y_stride = {stride, stride}};
     operations->matmul_experts(forward->stream, &products);
-    operations->activation(forward->stream,
-                           &(struct activation_operation){.kind = mixture->activation,
-                                                          .gate = forward->gate,
-                                                          .up = mixture->is_fused ? span_floats(forward->gate, size)
-                                                                                  : forward->up,
-                                                          .stride = stride,
-                                                          .row_count = row_count * used,
-                                                          .count = size,
-                                                          .y = forward->gate});
+    operations->activation(
+        forward->stream,
+        &(struct activation_operation){.kind = mixture->activation,
+                                       .gate = forward->gate,
+                                       .up = mixture->is_fused ? span_floats(forward->gate, size) : forward->up,
+                                       .stride = stride,
+                                       .row_count = row_count * used,
+                                       .count = size,
+                                       .y = forward->gate});
     products.x = forward->gate;
     products.x_stride = stride;
     products.per_pick = true;
@@ -201,8 +201,8 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
     const bool is_beside = experts->shared == SHARED_EXPERT_BESIDE;
     /* The shared one first: tests read the picks of the others after the layer. */
     if (experts->shared == SHARED_EXPERT_PLAIN) {
-        const struct matmul_operation product = layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate,
-                                                            &shared->up, &shared->down, experts->shared_size);
+        const struct matmul_operation product = layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate, &shared->up,
+                                                            &shared->down, experts->shared_size);
         layer_add(pass, &product, (struct span){.buffer = NULL}, 0);
     }
     if (experts->shared == SHARED_EXPERT_GATED) {

@@ -9,8 +9,7 @@
 #include "model/model.h"
 
 /* The first row with a value that is not finite; UINT64_MAX: none.  row: [dimensions[0]]. */
-static uint64_t find_row(const struct convert_kernels *convert, const struct gguf_tensor *tensor,
-                         float *row) {
+static uint64_t find_row(const struct convert_kernels *convert, const struct gguf_tensor *tensor, float *row) {
     const size_t columns = (size_t)tensor->dimensions[0];
     uint64_t row_bytes;
     if ((size_t)tensor->type >= CONVERT_TYPES || convert->dequantize[tensor->type] == NULL ||
@@ -39,10 +38,10 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const uint64_t found = find_row(&convert, tensor, row);
         if (found == UINT64_MAX) continue;
-        status = error_set(error, STATUS_MODEL,
-                           "%s: tensor '%.*s': row %" PRIu64 ": found a value that is no number (%s)",
-                           path_tail(gguf->path, PATH_TAIL_BYTES), (int)tensor->name.length,
-                           tensor->name.text, found, tensor_type_info(tensor->type)->name);
+        status =
+            error_set(error, STATUS_MODEL, "%s: tensor '%.*s': row %" PRIu64 ": found a value that is no number (%s)",
+                      path_tail(gguf->path, PATH_TAIL_BYTES), (int)tensor->name.length, tensor->name.text, found,
+                      tensor_type_info(tensor->type)->name);
     }
     free(row);
     return status;

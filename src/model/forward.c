@@ -40,8 +40,7 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     const size_t besides = config->experts.shared == SHARED_EXPERT_BESIDE ? rows : 0;
     forward->beside = place(&layout, besides, hidden);
     forward->mixed_sum = place(&layout, besides, hidden);
-    for (size_t i = 0; i < ROPES_MAX; i++)
-        forward->angles[i] = place(&layout, all, rope_dimension_of(config, i));
+    for (size_t i = 0; i < ROPES_MAX; i++) forward->angles[i] = place(&layout, all, rope_dimension_of(config, i));
     forward->routes.scores = place(&layout, rows, config->experts.count);
     forward->routes.picks = place(&layout, rows, config->experts.used);
     forward->routes.weights = place(&layout, rows, config->experts.used);
@@ -69,8 +68,7 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->inputs.normed = place(&layout, rebuilt, hidden);
     forward->inputs.k = place(&layout, rebuilt, config->kv_head_count * config->k_dimension);
     forward->inputs.v = place(&layout, rebuilt, config->kv_head_count * config->v_dimension);
-    forward->inputs.angles =
-        place(&layout, rebuilt, max_size(config->rope_dimension, config->sliding_rope_dimension));
+    forward->inputs.angles = place(&layout, rebuilt, max_size(config->rope_dimension, config->sliding_rope_dimension));
     forward->inputs.step = place(&layout, rebuilt, STEP_FLOATS);
     return layout.layout.used;
 }
@@ -85,8 +83,7 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     place_all(forward, &forward->memory);
     TRY(device->operations->allocate(device, MEMORY_SHARED, wanted * config->vocabulary_size * sizeof(float),
                                      &forward->logits, error));
-    const size_t step_rows =
-        max_size(max_size(forward->row_capacity, forward->beside_capacity), REBUILD_ROWS_MAX);
+    const size_t step_rows = max_size(max_size(forward->row_capacity, forward->beside_capacity), REBUILD_ROWS_MAX);
     forward->items = calloc(rows, sizeof *forward->items);
     forward->step_rows = calloc(step_rows, sizeof *forward->step_rows);
     forward->narrow.items = calloc(wanted, sizeof *forward->narrow.items);
@@ -113,8 +110,8 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     return STATUS_OK;
 }
 
-enum status forward_create(struct forward **forward, struct model *model,
-                           const struct forward_options *options, struct error *error) {
+enum status forward_create(struct forward **forward, struct model *model, const struct forward_options *options,
+                           struct error *error) {
     const size_t row_capacity = options->row_capacity, block_capacity = options->block_capacity;
     const size_t logit_row_capacity = options->logit_row_capacity;
     *forward = NULL;
@@ -123,8 +120,7 @@ enum status forward_create(struct forward **forward, struct model *model,
         return error_set(error, STATUS_USAGE, "a forward pass takes 1 to %d rows, not %zu with %zu of logits",
                          DEVICE_BATCH_MAX, block_capacity, logit_row_capacity);
     if (row_capacity < block_capacity || row_capacity > FORWARD_ROWS_MAX)
-        return error_set(error, STATUS_USAGE,
-                         "a forward pass over %zu rows in blocks of %zu: expected at most %d rows",
+        return error_set(error, STATUS_USAGE, "a forward pass over %zu rows in blocks of %zu: expected at most %d rows",
                          row_capacity, block_capacity, FORWARD_ROWS_MAX);
     struct forward *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for a forward pass");
@@ -177,9 +173,7 @@ void forward_set_observer(struct forward *forward, forward_observer *observer, v
     forward->watch.layer.context = context;
 }
 
-void forward_set_replay(struct forward *forward, const struct forward_replay *replay) {
-    forward->replay = replay;
-}
+void forward_set_replay(struct forward *forward, const struct forward_replay *replay) { forward->replay = replay; }
 
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context) {
     forward->watch.attention.observer = observer;
@@ -187,13 +181,11 @@ void forward_set_attention_observer(struct forward *forward, attention_observer 
 }
 
 /* Tokens come from outside (a request, --ids).  The engine makes the rest of a batch. */
-static enum status batch_check(const struct forward *forward, const struct forward_batch *batch,
-                               struct error *error) {
+static enum status batch_check(const struct forward *forward, const struct forward_batch *batch, struct error *error) {
     const struct model_config *config = &forward->model->config;
     size_t capacity = batch->beside ? forward->beside_capacity : forward->row_capacity;
     if (batch->row_count == 0 || batch->row_count > capacity)
-        return error_set(error, STATUS_USAGE, "a batch of %zu rows, expected 1 to %zu", batch->row_count,
-                         capacity);
+        return error_set(error, STATUS_USAGE, "a batch of %zu rows, expected 1 to %zu", batch->row_count, capacity);
     size_t block_rows = batch->block_rows != 0 ? batch->block_rows : batch->row_count;
     if (block_rows > forward->block_capacity)
         return error_set(error, STATUS_USAGE, "%zu rows at a time, expected 1 to %zu", block_rows,
@@ -212,9 +204,8 @@ static enum status batch_check(const struct forward *forward, const struct forwa
             return error_set(error, STATUS_USAGE, "token id %d: expected 0 to %zu", batch->tokens[i],
                              config->vocabulary_size - 1);
         if (!config->has_rope && batch->positions[i] >= config->context_length)
-            return error_set(
-                error, STATUS_USAGE, "position %llu: this model has learned positions up to %llu",
-                (unsigned long long)batch->positions[i], (unsigned long long)(config->context_length - 1));
+            return error_set(error, STATUS_USAGE, "position %llu: this model has learned positions up to %llu",
+                             (unsigned long long)batch->positions[i], (unsigned long long)(config->context_length - 1));
     }
     return STATUS_OK;
 }
@@ -241,8 +232,7 @@ static struct span hidden_of(const struct forward *forward, const struct forward
 static struct span angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row,
                              size_t rope) {
     size_t first = batch->beside ? forward->row_capacity : 0;
-    return span_floats(forward->angles[rope],
-                       (first + row) * rope_dimension_of(&forward->model->config, rope));
+    return span_floats(forward->angles[rope], (first + row) * rope_dimension_of(&forward->model->config, rope));
 }
 
 static struct span step_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
@@ -255,9 +245,8 @@ static void upload_steps(struct forward *forward, const struct forward_batch *ba
     for (size_t item = 0; item < batch->item_count; item++)
         for (size_t i = 0; i < batch->items[item].row_count; i++) {
             const size_t row = batch->items[item].row_first + i;
-            forward->step_rows[row] = (struct step_row){.position = batch->positions[row],
-                                                        .token = (uint32_t)batch->tokens[row],
-                                                        .item = (uint32_t)item};
+            forward->step_rows[row] = (struct step_row){
+                .position = batch->positions[row], .token = (uint32_t)batch->tokens[row], .item = (uint32_t)item};
         }
     forward_upload_step(forward, step_of(forward, batch, 0), batch->row_count);
     if (batch->logit_row_count == 0 || batch->logit_row_count == batch->row_count) return;
@@ -280,15 +269,14 @@ static void embed(struct forward *forward, const struct forward_batch *batch, si
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct device_operations *operations = model->device->operations;
-    operations->embed(
-        forward->stream,
-        &(struct embed_operation){.table = &model->token_embedding,
-                                  .position_table = config->has_rope ? NULL : &model->position_embedding,
-                                  .step = step_of(forward, batch, first),
-                                  .position_offset = config->position_offset,
-                                  .row_count = batch->row_count,
-                                  .y = hidden_of(forward, batch, first),
-                                  .scale = config->embedding_scale});
+    operations->embed(forward->stream,
+                      &(struct embed_operation){.table = &model->token_embedding,
+                                                .position_table = config->has_rope ? NULL : &model->position_embedding,
+                                                .step = step_of(forward, batch, first),
+                                                .position_offset = config->position_offset,
+                                                .row_count = batch->row_count,
+                                                .y = hidden_of(forward, batch, first),
+                                                .scale = config->embedding_scale});
     make_angles(forward, batch, first);
 }
 
@@ -297,10 +285,8 @@ static enum status observe(const struct layer_pass *pass, struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
     size_t hidden = forward->model->config.hidden_size, row_count = pass->row_count;
     if (forward->watch.layer.copy == NULL)
-        forward->watch.layer.copy =
-            calloc(forward->block_capacity * hidden, sizeof *forward->watch.layer.copy);
-    if (forward->watch.layer.copy == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for the observer");
+        forward->watch.layer.copy = calloc(forward->block_capacity * hidden, sizeof *forward->watch.layer.copy);
+    if (forward->watch.layer.copy == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
     operations->download(forward->stream, forward->watch.layer.copy, pass->residual,
                          row_count * hidden * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
@@ -309,8 +295,8 @@ static enum status observe(const struct layer_pass *pass, struct error *error) {
     return STATUS_OK;
 }
 
-static enum status observe_attention(struct forward *forward, const struct forward_batch *batch,
-                                     size_t layer_index, struct error *error) {
+static enum status observe_attention(struct forward *forward, const struct forward_batch *batch, size_t layer_index,
+                                     struct error *error) {
     const struct model_config *config = &forward->model->config;
     const struct layer_config *layer = &config->layers[layer_index];
     const struct device_operations *operations = forward->model->device->operations;
@@ -319,12 +305,9 @@ static enum status observe_attention(struct forward *forward, const struct forwa
     size_t q_size = config->head_count * layer->kv.k_dimension, k_size = kv_heads * layer->kv.k_dimension;
     size_t v_size = kv_heads * layer->kv.v_dimension, o_size = config->head_count * layer->kv.v_dimension;
     size_t rows = batch->row_count, capacity = forward->block_capacity;
-    const size_t floats =
-        (config->head_count + config->kv_head_count) * (config->k_dimension + config->v_dimension);
-    if (forward->watch.attention.copy == NULL)
-        forward->watch.attention.copy = calloc(capacity * floats, sizeof(float));
-    if (forward->watch.attention.copy == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for the observer");
+    const size_t floats = (config->head_count + config->kv_head_count) * (config->k_dimension + config->v_dimension);
+    if (forward->watch.attention.copy == NULL) forward->watch.attention.copy = calloc(capacity * floats, sizeof(float));
+    if (forward->watch.attention.copy == NULL) return error_set(error, STATUS_MEMORY, "no memory for the observer");
     float *q = forward->watch.attention.copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
     float *attended = v + capacity * v_size;
     operations->download(forward->stream, q, forward->q, rows * q_size * sizeof(float));
@@ -350,8 +333,7 @@ static enum status observe_attention(struct forward *forward, const struct forwa
 static bool may_narrow(const struct forward *forward, const struct forward_batch *batch) {
     bool watched = forward->watch.layer.observer != NULL || forward->watch.attention.observer != NULL ||
                    attention_watches_prefill(forward->attention);
-    return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL &&
-           !watched;
+    return batch->logit_row_count != batch->row_count && !batch->keep_rows && batch->rules == NULL && !watched;
 }
 
 /* rows: [row_count][hidden_size] of the residual stream after the last layer. */
@@ -359,19 +341,18 @@ static void project_logits(struct forward *forward, struct span rows, size_t row
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct device_operations *operations = model->device->operations;
-    operations->norm(
-        forward->stream,
-        &(struct norm_operation){.kind = span_exists(model->output_norm_bias) ? NORM_LAYER : NORM_RMS,
-                                 .x = rows,
-                                 .x_stride = config->hidden_size,
-                                 .row_count = row_count,
-                                 .segment_count = 1,
-                                 .segment_size = config->hidden_size,
-                                 .w = model->output_norm,
-                                 .b = model->output_norm_bias,
-                                 .epsilon = config->norm_epsilon,
-                                 .y = forward->narrow.normed,
-                                 .y_stride = config->hidden_size});
+    operations->norm(forward->stream,
+                     &(struct norm_operation){.kind = span_exists(model->output_norm_bias) ? NORM_LAYER : NORM_RMS,
+                                              .x = rows,
+                                              .x_stride = config->hidden_size,
+                                              .row_count = row_count,
+                                              .segment_count = 1,
+                                              .segment_size = config->hidden_size,
+                                              .w = model->output_norm,
+                                              .b = model->output_norm_bias,
+                                              .epsilon = config->norm_epsilon,
+                                              .y = forward->narrow.normed,
+                                              .y_stride = config->hidden_size});
     operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->narrow.normed,
                                                                    .x_stride = config->hidden_size,
                                                                    .row_count = row_count,
@@ -393,14 +374,13 @@ static void project_logits(struct forward *forward, struct span rows, size_t row
 static void gather_hidden(struct forward *forward, struct span x, const uint32_t *rows, size_t row_count,
                           struct span y) {
     size_t hidden = forward->model->config.hidden_size;
-    forward->model->device->operations->gather(forward->stream,
-                                               &(struct gather_operation){.x = x,
-                                                                          .x_stride = hidden,
-                                                                          .indices = rows,
-                                                                          .row_count = row_count,
-                                                                          .count = hidden,
-                                                                          .y = y,
-                                                                          .y_stride = hidden});
+    forward->model->device->operations->gather(forward->stream, &(struct gather_operation){.x = x,
+                                                                                           .x_stride = hidden,
+                                                                                           .indices = rows,
+                                                                                           .row_count = row_count,
+                                                                                           .count = hidden,
+                                                                                           .y = y,
+                                                                                           .y_stride = hidden});
 }
 
 /* ---- layers and blocks ---- */
@@ -415,8 +395,7 @@ struct block {
 };
 
 /* The next block; the first one after a zeroed struct.  false: there is none. */
-static bool next_block(const struct forward *forward, const struct forward_batch *batch,
-                       struct block *block) {
+static bool next_block(const struct forward *forward, const struct forward_batch *batch, struct block *block) {
     size_t first = block->first + block->batch.row_count;
     size_t narrow_first = block->narrow_first + block->batch.logit_row_count;
     if (first == batch->row_count) return false;
@@ -429,8 +408,7 @@ static bool next_block(const struct forward *forward, const struct forward_batch
     block->batch.tokens += first;
     block->batch.positions += first;
     block->batch.row_count = rows = min_size(rows, batch->row_count - first);
-    while (narrow_first + wanted < batch->logit_row_count &&
-           batch->logit_rows[narrow_first + wanted] < first + rows)
+    while (narrow_first + wanted < batch->logit_row_count && batch->logit_rows[narrow_first + wanted] < first + rows)
         wanted++;
     block->batch.logit_rows = forward->narrow.rows + narrow_first;
     block->batch.logit_row_count = wanted;
@@ -473,8 +451,9 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
         computed = llama_layer(pass, error);
     layer_phase(pass, "store");
     enum status ended = STATUS_OK; /* also after a failure: rows were appended */
-    if (attends) ended = attention_end_layer(forward->attention, forward->stream, &pass->rows,
-                                             computed == STATUS_OK ? error : NULL);
+    if (attends)
+        ended =
+            attention_end_layer(forward->attention, forward->stream, &pass->rows, computed == STATUS_OK ? error : NULL);
     TRY(computed);
     TRY(ended);
     if (forward->watch.layer.observer != NULL) TRY(observe(pass, error));
@@ -485,8 +464,8 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
 
 /* A block through a layer.  After the last layer the residual stream of the wanted rows is in narrow.hidden, unless
  * all rows of the batch are wanted. */
-static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index,
-                             bool all_wanted, bool defers, struct error *error) {
+static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index, bool all_wanted,
+                             bool defers, struct error *error) {
     const struct model_config *config = &forward->model->config;
     const size_t picks = block->first * config->experts.used;
     const struct span none = {.buffer = NULL};
@@ -517,8 +496,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
     uint64_t began = trace_clock(forward->trace);
     enum status status = run_layer(&pass, error);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
-    trace_since(forward->trace, "layer", TRACE_ENGINE, began, (uint32_t)layer_index,
-                (uint32_t)block->batch.row_count);
+    trace_since(forward->trace, "layer", TRACE_ENGINE, began, (uint32_t)layer_index, (uint32_t)block->batch.row_count);
     TRY(status);
     if (last && !all_wanted && !pass.narrow && !defers && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
@@ -551,13 +529,11 @@ static bool pauses(const struct forward_batch *batch, size_t layer, const struct
 }
 
 /* Those that may leave do so, if it is time: the batch is of the others from here on. */
-static enum status let_leave(struct forward *forward, struct forward_batch *batch, size_t done,
-                             struct error *error) {
+static enum status let_leave(struct forward *forward, struct forward_batch *batch, size_t done, struct error *error) {
     const struct model_config *config = &forward->model->config;
     const struct device_operations *operations = forward->model->device->operations;
     struct forward_leave *leave = batch->leave;
-    if (leave == NULL || done == config->layer_count ||
-        !leave->asks(leave->context, done, config->layer_count))
+    if (leave == NULL || done == config->layer_count || !leave->asks(leave->context, done, config->layer_count))
         return STATUS_OK;
     ASSERT(batch->block_rows == 0 && leave->stays < batch->item_count && forward->model->stream == NULL);
     const size_t first = batch->items[leave->stays].row_first;
@@ -584,8 +560,7 @@ static bool defers_experts(const struct forward *forward, const struct forward_b
 }
 
 /* *batch: its items may leave. */
-static enum status run_layers(struct forward *forward, struct forward_batch *batch, bool *paused,
-                              struct error *error) {
+static enum status run_layers(struct forward *forward, struct forward_batch *batch, bool *paused, struct error *error) {
     static const struct forward_cursor begin;
     const struct forward_cursor from = batch->cursor != NULL ? *batch->cursor : begin;
     size_t layer_count = forward->model->config.layer_count;
@@ -651,8 +626,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     upload_steps(forward, batch);
     uint64_t began = trace_clock(forward->trace);
     const bool as_graph = step_graph_takes(forward, batch);
-    enum status status = as_graph ? step_graph_run(forward, batch, run_step, error)
-                                  : run_layers(forward, &own, &paused, error);
+    enum status status =
+        as_graph ? step_graph_run(forward, batch, run_step, error) : run_layers(forward, &own, &paused, error);
     attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
@@ -660,8 +635,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
         project_logits(forward, all_wanted ? hidden_of(forward, batch, 0) : forward->narrow.hidden,
                        batch->logit_row_count);
     /* Also after a failure: launched operations may still read the caller's arrays. */
-    enum status finished = forward->model->device->operations->stream_synchronize(
-        forward->stream, status == STATUS_OK ? error : NULL);
+    enum status finished =
+        forward->model->device->operations->stream_synchronize(forward->stream, status == STATUS_OK ? error : NULL);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
     trace_since(forward->trace, batch->rules != NULL ? "step" : "prompt", TRACE_ENGINE, began, TRACE_NONE,
                 (uint32_t)batch->row_count);
@@ -682,8 +657,8 @@ enum status forward_save_rows(struct forward *forward, size_t row_count, float *
     return operations->stream_synchronize(forward->stream, error);
 }
 
-enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch,
-                                 const float *rows, struct error *error) {
+enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch, const float *rows,
+                                 struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
     struct block block = {.count = 0};
     TRY(batch_check(forward, batch, error));
@@ -694,8 +669,8 @@ enum status forward_restore_rows(struct forward *forward, const struct forward_b
     return operations->stream_synchronize(forward->stream, error);
 }
 
-enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
-                           const float **logits, struct error *error) {
+enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count, const float **logits,
+                           struct error *error) {
     ASSERT(row_count > 0 && row_count <= forward->logit_row_capacity);
     for (size_t i = 0; i < row_count; i++) ASSERT(rows[i] < forward->kept_row_count);
     gather_hidden(forward, forward->hidden, rows, row_count, forward->narrow.hidden);

@@ -27,7 +27,7 @@ struct next_rows {
 
 /* Inputs of layers, kept or computed from again: REBUILD_ROWS_MAX rows but for `host`. */
 struct input_rows {
-    float *host; /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
+    float *host;              /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
     struct span normed;       /* a row: [hidden_size], of the first layer */
     struct span k, v, angles; /* [kv_head_count][k_dimension or v_dimension]; [rotated dimension] */
     struct span step;         /* struct step_row */
@@ -61,14 +61,14 @@ struct step_graph {
 struct route_rows {
     struct span scores;         /* [experts.count] a row */
     struct span picks, weights; /* uint32_t, float [experts.used] a row */
-    uint32_t *host; /* owned; the picks, where experts are read for them */
+    uint32_t *host;             /* owned; the picks, where experts are read for them */
 };
 
 /* What rows of a batch of several blocks have in front of a layer's experts, where these are read (experts.c):
  * [row_capacity] rows, from the first such batch on. */
 struct segment_rows {
-    struct buffer memory; /* owned */
-    struct span normed;   /* [hidden_size] a row; SHARED_EXPERT_BESIDE: layer_pass.mixed in its place */
+    struct buffer memory;     /* owned */
+    struct span normed;       /* [hidden_size] a row; SHARED_EXPERT_BESIDE: layer_pass.mixed in its place */
     struct route_rows routes; /* but for the scores */
 };
 
@@ -90,13 +90,13 @@ struct forward {
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
     size_t row_capacity, block_capacity, logit_row_capacity, beside_capacity;
-    size_t kept_row_count;      /* rows of hidden that forward_logits may use; 0: none */
-    struct buffer memory;       /* owned MEMORY_DEVICE; everything but logits, all of it floats: */
-    struct span hidden;         /* [row_capacity + beside_capacity][hidden_size], the residual stream */
-    struct span normed;         /* [block_capacity][hidden_size] */
-    struct span q;              /* [block_capacity][head_count][k_dimension] */
-    struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
-    struct span attended;       /* [block_capacity][head_count][v_dimension] */
+    size_t kept_row_count; /* rows of hidden that forward_logits may use; 0: none */
+    struct buffer memory;  /* owned MEMORY_DEVICE; everything but logits, all of it floats: */
+    struct span hidden;    /* [row_capacity + beside_capacity][hidden_size], the residual stream */
+    struct span normed;    /* [block_capacity][hidden_size] */
+    struct span q;         /* [block_capacity][head_count][k_dimension] */
+    struct span k, v;      /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    struct span attended;  /* [block_capacity][head_count][v_dimension] */
     /* [block_capacity][model_ffn_width], up behind gate; gate only for gated families.  Experts whose gate and up are
      * one product have both in each row. */
     struct span gate, up;
@@ -104,7 +104,7 @@ struct forward {
     struct route_rows routes, expected; /* expected: those of the next layer, by this layer's rows; scores are shared */
     struct segment_rows segment;
     struct mixed_rows mixed;
-    struct span gated; /* with has_gates: [block_capacity][head_count][2][k_dimension], queries and gates */
+    struct span gated;    /* with has_gates: [block_capacity][head_count][2][k_dimension], queries and gates */
     uint32_t *gated_rows; /* owned; 0, 2, 4, ...: the queries among them */
     /* Of each rotation, [row_capacity + beside_capacity][its dimension] cosine, sine pairs */
     struct span angles[ROPES_MAX];
@@ -126,17 +126,17 @@ struct layer_pass {
     const struct forward_batch *batch; /* the block as a batch */
     const struct layer_weights *weights;
     size_t layer_index;
-    bool narrow;                /* after K and V only batch->logit_rows are computed */
-    bool is_last_block;         /* of its layer */
-    bool defers_experts;        /* until all blocks of the batch have picked theirs */
-    bool adds_experts;          /* to what those that were read before gave */
-    size_t narrow_first;        /* the block's first row in forward->narrow */
+    bool narrow;                         /* after K and V only batch->logit_rows are computed */
+    bool is_last_block;                  /* of its layer */
+    bool defers_experts;                 /* until all blocks of the batch have picked theirs */
+    bool adds_experts;                   /* to what those that were read before gave */
+    size_t narrow_first;                 /* the block's first row in forward->narrow */
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
-    struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
-    struct span normed;         /* the same for the norm's output; each part's last product may overwrite it */
-    struct span mixed; /* SHARED_EXPERT_BESIDE: the same of what the experts give, before its norm; else none */
-    struct route_rows routes;   /* of a mixture of experts */
-    size_t row_count;           /* of residual */
+    struct span residual;                /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
+    struct span normed;                  /* the same for the norm's output; each part's last product may overwrite it */
+    struct span mixed;        /* SHARED_EXPERT_BESIDE: the same of what the experts give, before its norm; else none */
+    struct route_rows routes; /* of a mixture of experts */
+    size_t row_count;         /* of residual */
     struct attention_rows rows; /* the block's new rows */
 };
 
@@ -185,17 +185,17 @@ void forward_upload_step(struct forward *forward, struct span step, size_t row_c
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
 /* k, v and, unless it is none, q of rows x; of a layer without K and V q alone. */
-void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
-                   struct span v, struct span q);
+void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k, struct span v,
+                   struct span q);
 /* With has_gates: q of so many rows of gated, of heads of so many dimensions. */
 void layer_take_queries(const struct forward *forward, size_t row_count, size_t dimension, struct span q);
 /* K and V as they are stored, of a layer that has its own: values normed where they are, k normed and rotated. */
 void layer_finish_kv(const struct layer_pass *pass, size_t row_count, struct span k, struct span v, struct span angles);
 /* In place, on any rows, as a layer has them: heads of its k_dimension.  angles: of its rotation. */
-void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
-                     size_t row_count, size_t heads, struct span weight);
-void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
-                  size_t row_count, size_t heads, struct span angles);
+void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x, size_t row_count,
+                     size_t heads, struct span weight);
+void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x, size_t row_count,
+                  size_t heads, struct span angles);
 /* Cosines and sines of a rotation, unless it is none, for so many rows of the step.  positions: theirs, for
  * ROPE_QUERIES. */
 void forward_angles(const struct forward *forward, size_t rope, const uint64_t *positions, struct span step,

@@ -80,8 +80,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, x);
     }
     layer_multiply(pass, x, &weights->q, weights->q_bias, config->has_gates ? forward->gated : forward->next.q);
-    if (config->has_gates)
-        layer_take_queries(forward, pass->row_count, layer->kv.k_dimension, forward->next.q);
+    if (config->has_gates) layer_take_queries(forward, pass->row_count, layer->kv.k_dimension, forward->next.q);
     layer_head_norm(pass, layer, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
     layer_rotate(pass, layer, forward->next.q, pass->row_count, config->head_count,
                  angles_for(pass, layer->query_rope));
@@ -98,11 +97,10 @@ static const struct attend_item *narrow_items(const struct layer_pass *pass) {
     const struct forward *forward = pass->forward;
     struct attend_item *items = forward->narrow.items + pass->narrow_first;
     for (size_t i = 0; i < pass->row_count; i++)
-        items[i] = (struct attend_item){
-            .view = forward->items[forward->narrow.sequences[pass->narrow_first + i]].view,
-            .row_first = i,
-            .row_count = 1,
-            .position_first = forward->narrow.positions[pass->narrow_first + i]};
+        items[i] = (struct attend_item){.view = forward->items[forward->narrow.sequences[pass->narrow_first + i]].view,
+                                        .row_first = i,
+                                        .row_count = 1,
+                                        .position_first = forward->narrow.positions[pass->narrow_first + i]};
     return items;
 }
 
@@ -122,12 +120,11 @@ static struct layer_math math_of(struct layer_pass *pass) {
 
 void layer_expect(struct layer_pass *pass) {
     const struct forward *forward = pass->forward;
-    const struct attention_layer layer = {
-        .index = pass->layer_index,
-        .sequences = pass->batch->sequences,
-        .rules = pass->batch->rules,
-        .operation = {.items = forward->items, .item_count = pass->batch->item_count},
-        .math = math_of(pass)};
+    const struct attention_layer layer = {.index = pass->layer_index,
+                                          .sequences = pass->batch->sequences,
+                                          .rules = pass->batch->rules,
+                                          .operation = {.items = forward->items, .item_count = pass->batch->item_count},
+                                          .math = math_of(pass)};
     attention_expect(forward->attention, forward->stream, &layer);
 }
 
@@ -141,11 +138,9 @@ static void attend(struct layer_pass *pass, const struct attend_item *item, size
                                     .math = math_of(pass)};
     if (pass->narrow) {
         layer.sequences = forward->narrow.kv + pass->narrow_first;
-        layer.operation =
-            operation_of(pass, pass->layer_index, forward->q, narrow_items(pass), pass->row_count);
+        layer.operation = operation_of(pass, pass->layer_index, forward->q, narrow_items(pass), pass->row_count);
     } else {
-        layer.operation =
-            operation_of(pass, pass->layer_index, forward->q, forward->items, pass->batch->item_count);
+        layer.operation = operation_of(pass, pass->layer_index, forward->q, forward->items, pass->batch->item_count);
         layer.operation.step = pass->step;
     }
     if (item != NULL) {
@@ -231,8 +226,7 @@ bool layer_attention(struct layer_pass *pass) {
         narrow(pass);
     }
     layer_head_norm(pass, layer, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
-    layer_rotate(pass, layer, forward->q, pass->row_count, config->head_count,
-                 angles_for(pass, layer->query_rope));
+    layer_rotate(pass, layer, forward->q, pass->row_count, config->head_count, angles_for(pass, layer->query_rope));
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");

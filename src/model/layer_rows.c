@@ -11,18 +11,18 @@ void forward_upload_step(struct forward *forward, struct span step, size_t row_c
 
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y) {
     const struct model *model = pass->forward->model;
-    model->device->operations->norm(
-        pass->forward->stream, &(struct norm_operation){.kind = span_exists(bias) ? NORM_LAYER : NORM_RMS,
-                                                        .x = pass->residual,
-                                                        .x_stride = model->config.hidden_size,
-                                                        .row_count = pass->row_count,
-                                                        .segment_count = 1,
-                                                        .segment_size = model->config.hidden_size,
-                                                        .w = weight,
-                                                        .b = bias,
-                                                        .epsilon = model->config.norm_epsilon,
-                                                        .y = y,
-                                                        .y_stride = model->config.hidden_size});
+    model->device->operations->norm(pass->forward->stream,
+                                    &(struct norm_operation){.kind = span_exists(bias) ? NORM_LAYER : NORM_RMS,
+                                                             .x = pass->residual,
+                                                             .x_stride = model->config.hidden_size,
+                                                             .row_count = pass->row_count,
+                                                             .segment_count = 1,
+                                                             .segment_size = model->config.hidden_size,
+                                                             .w = weight,
+                                                             .b = bias,
+                                                             .epsilon = model->config.norm_epsilon,
+                                                             .y = y,
+                                                             .y_stride = model->config.hidden_size});
 }
 
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias) {
@@ -31,8 +31,8 @@ void layer_norm(struct layer_pass *pass, struct span weight, struct span bias) {
 }
 
 /* Of each head, or of all as one. */
-void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
-                     size_t row_count, size_t heads, struct span weight) {
+void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x, size_t row_count,
+                     size_t heads, struct span weight) {
     const struct model *model = pass->forward->model;
     const size_t size = heads * layer->kv.k_dimension;
     if (!span_exists(weight)) return;
@@ -70,31 +70,29 @@ void forward_angles(const struct forward *forward, size_t rope, const uint64_t *
         for (count = 1; first + count < row_count; count++)
             if (rope == ROPE_QUERIES && factor_at(config, rope, positions[first + count]) != factor) break;
         model->device->operations->rope_angles(
-            forward->stream,
-            &(struct rope_angles_operation){.step = span_behind(step, first * sizeof(struct step_row)),
-                                            .row_count = count,
-                                            .frequency = model->rope_frequency[rope],
-                                            .pair_count = dimension / 2,
-                                            .factor = factor,
-                                            .cosine_sine = span_floats(angles, first * dimension)});
+            forward->stream, &(struct rope_angles_operation){.step = span_behind(step, first * sizeof(struct step_row)),
+                                                             .row_count = count,
+                                                             .frequency = model->rope_frequency[rope],
+                                                             .pair_count = dimension / 2,
+                                                             .factor = factor,
+                                                             .cosine_sine = span_floats(angles, first * dimension)});
     }
 }
 
-void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
-                  size_t row_count, size_t heads, struct span angles) {
+void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x, size_t row_count,
+                  size_t heads, struct span angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope || layer->rope == ROPE_NONE) return;
-    model->device->operations->rope(
-        pass->forward->stream,
-        &(struct rope_operation){.x = x,
-                                 .x_stride = heads * layer->kv.k_dimension,
-                                 .row_count = row_count,
-                                 .head_count = heads,
-                                 .head_stride = layer->kv.k_dimension,
-                                 .pair_count = rope_dimension_of(config, layer->rope) / 2,
-                                 .order = config->rope_order,
-                                 .cosine_sine = angles});
+    model->device->operations->rope(pass->forward->stream,
+                                    &(struct rope_operation){.x = x,
+                                                             .x_stride = heads * layer->kv.k_dimension,
+                                                             .row_count = row_count,
+                                                             .head_count = heads,
+                                                             .head_stride = layer->kv.k_dimension,
+                                                             .pair_count = rope_dimension_of(config, layer->rope) / 2,
+                                                             .order = config->rope_order,
+                                                             .cosine_sine = angles});
 }
 
 void layer_take_queries(const struct forward *forward, size_t row_count, size_t dimension, struct span q) {
@@ -109,8 +107,8 @@ void layer_take_queries(const struct forward *forward, size_t row_count, size_t 
 }
 
 /* In one operation: they share the rows. */
-void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
-                   struct span v, struct span q) {
+void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k, struct span v,
+                   struct span q) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
@@ -149,17 +147,17 @@ void layer_finish_kv(const struct layer_pass *pass, size_t row_count, struct spa
     const struct layer_weights *weights = pass->weights;
     const size_t heads = layer->kv.kv_head_count, size = heads * layer->kv.v_dimension;
     if (span_exists(weights->v_norm))
-        model->device->operations->norm(
-            pass->forward->stream, &(struct norm_operation){.kind = NORM_RMS,
-                                                            .x = weights->v.matrix.data != NULL ? v : k,
-                                                            .x_stride = size,
-                                                            .row_count = row_count,
-                                                            .segment_count = heads,
-                                                            .segment_size = layer->kv.v_dimension,
-                                                            .w = weights->v_norm,
-                                                            .epsilon = model->config.norm_epsilon,
-                                                            .y = v,
-                                                            .y_stride = size});
+        model->device->operations->norm(pass->forward->stream,
+                                        &(struct norm_operation){.kind = NORM_RMS,
+                                                                 .x = weights->v.matrix.data != NULL ? v : k,
+                                                                 .x_stride = size,
+                                                                 .row_count = row_count,
+                                                                 .segment_count = heads,
+                                                                 .segment_size = layer->kv.v_dimension,
+                                                                 .w = weights->v_norm,
+                                                                 .epsilon = model->config.norm_epsilon,
+                                                                 .y = v,
+                                                                 .y_stride = size});
     layer_head_norm(pass, layer, k, row_count, heads, weights->k_norm);
     layer_rotate(pass, layer, k, row_count, heads, angles);
 }

@@ -47,16 +47,14 @@ static size_t items_of(const struct layer_pass *pass) {
         }
     }
     if (batch->ahead)
-        items[count++] = (struct recurrence_item){.row_first = 1,
-                                                  .row_count = batch->row_count - 1,
-                                                  .from = items[0].to,
-                                                  .to = forward->mixed.dropped};
+        items[count++] = (struct recurrence_item){
+            .row_first = 1, .row_count = batch->row_count - 1, .from = items[0].to, .to = forward->mixed.dropped};
     return count;
 }
 
 /* Gated short convolution (LFM2): in = [B, C, x], out = C * convolution(B * x). */
-static void convolve(const struct forward *forward, const struct state_weights *weights,
-                     const struct mixed_rows *mixed, size_t item_count) {
+static void convolve(const struct forward *forward, const struct state_weights *weights, const struct mixed_rows *mixed,
+                     size_t item_count) {
     const struct state_config *state = &forward->model->config.state;
     forward->model->device->operations->convolve(
         forward->stream, &(struct convolve_operation){.x = span_floats(mixed->in, 2 * state->channels),
@@ -107,25 +105,24 @@ static void mix_by_delta(const struct forward *forward, const struct state_weigh
                                                                        .item_count = item_count,
                                                                        .y = mixed->convolved,
                                                                        .y_stride = state->channels});
-    operations->delta(forward->stream,
-                      &(struct delta_operation){.x = mixed->convolved,
-                                                .x_stride = state->channels,
-                                                .key_heads = state->key_heads,
-                                                .value_heads = state->value_heads,
-                                                .k_dimension = state->k_dimension,
-                                                .v_dimension = state->v_dimension,
-                                                .is_grouped = state->is_grouped,
-                                                .alpha = alpha_of(state, mixed),
-                                                .beta = beta_of(state, mixed),
-                                                .decay = weights->decay,
-                                                .bias = weights->bias,
-                                                .z = mixed->z,
-                                                .norm = weights->norm,
-                                                .epsilon = forward->model->config.norm_epsilon,
-                                                .items = mixed->items,
-                                                .item_count = item_count,
-                                                .state_first = (state->taps - 1) * state->channels,
-                                                .y = mixed->out});
+    operations->delta(forward->stream, &(struct delta_operation){.x = mixed->convolved,
+                                                                 .x_stride = state->channels,
+                                                                 .key_heads = state->key_heads,
+                                                                 .value_heads = state->value_heads,
+                                                                 .k_dimension = state->k_dimension,
+                                                                 .v_dimension = state->v_dimension,
+                                                                 .is_grouped = state->is_grouped,
+                                                                 .alpha = alpha_of(state, mixed),
+                                                                 .beta = beta_of(state, mixed),
+                                                                 .decay = weights->decay,
+                                                                 .bias = weights->bias,
+                                                                 .z = mixed->z,
+                                                                 .norm = weights->norm,
+                                                                 .epsilon = forward->model->config.norm_epsilon,
+                                                                 .items = mixed->items,
+                                                                 .item_count = item_count,
+                                                                 .state_first = (state->taps - 1) * state->channels,
+                                                                 .y = mixed->out});
 }
 
 static void mix(const struct forward *forward, size_t layer, const struct mixed_rows *mixed, size_t item_count) {

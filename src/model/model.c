@@ -16,8 +16,8 @@ enum status model_load(struct model **model, const char *path, struct device *de
     return model_load_split(model, path, device, SIZE_MAX, 0, error);
 }
 
-enum status model_load_split(struct model **model, const char *path, struct device *device,
-                             size_t device_layers, uint64_t stretched, struct error *error) {
+enum status model_load_split(struct model **model, const char *path, struct device *device, size_t device_layers,
+                             uint64_t stretched, struct error *error) {
     *model = NULL;
     struct model *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the model");

@@ -66,10 +66,10 @@ struct layer_config {
     struct kv_geometry kv; /* of its K and V; no heads: it keeps a state */
     /* Whose K and V it attends to: its own, or, in the last layers, those of an earlier one, of the same kind. */
     size_t kv_layer;
-    size_t rope; /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
+    size_t rope;       /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
     size_t query_rope; /* of its queries: the same, or ROPE_QUERIES */
-    float scale; /* of its attention: 1 / sqrt(k_dimension) unless the family or the file says otherwise */
-    size_t ffn_size; /* without experts */
+    float scale;       /* of its attention: 1 / sqrt(k_dimension) unless the family or the file says otherwise */
+    size_t ffn_size;   /* without experts */
 };
 
 /* Whether all rows go through one more feed-forward beside the experts that they pick, and whether a sigmoid of the row
@@ -85,9 +85,9 @@ struct experts_config {
     bool normalises; /* the weights of a row's experts are divided by their sum, */
     float scale;     /* and multiplied by this */
     enum activation_kind activation;
-    bool is_fused;        /* gate and up are rows of one stack */
-    bool has_biases;      /* of all their products, the router's too */
-    bool has_choice_bias; /* route_operation.bias */
+    bool is_fused;                   /* gate and up are rows of one stack */
+    bool has_biases;                 /* of all their products, the router's too */
+    bool has_choice_bias;            /* route_operation.bias */
     size_t group_count, groups_used; /* as in route_operation */
     size_t dense_layers;
     enum shared_experts shared;
@@ -110,12 +110,12 @@ struct model_config {
     size_t layer_count, hidden_size;
     size_t ffn_size;         /* the most of any layer */
     size_t layer_input_size; /* of what each token gives each layer (gemma4's per-layer embeddings); 0: nothing */
-    size_t nextn_layers; /* behind them in the file: they predict tokens beyond the next one, and are not used */
+    size_t nextn_layers;     /* behind them in the file: they predict tokens beyond the next one, and are not used */
     struct experts_config experts;
     struct state_config state;
     bool has_gates; /* of attention: a head's queries are followed by as many gates of its output */
     enum norm_place norms;
-    bool norms_rows; /* the norms of q and k are of all heads at once, not of each */
+    bool norms_rows;                 /* the norms of q and k are of all heads at once, not of each */
     enum activation_kind activation; /* of a dense feed-forward that has gates */
     float embedding_scale;           /* 0: 1 */
     /* Scores of attention, scaled, and logits become softcap * tanh(x / softcap); 0: they stay. */
@@ -141,10 +141,10 @@ struct model_config {
     float llama3_low_factor, llama3_high_factor;
     /* Queries at position p are multiplied by 1 + temperature ln(1 + floor(p / rope_original_context)); 0: by 1. */
     float temperature;
-    uint64_t position_offset;          /* of the learned positions (OPT: 2) */
-    float attention_scale;             /* of layers that are all alike */
-    const struct layer_config *layers; /* [layer_count] */
-    const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
+    uint64_t position_offset;            /* of the learned positions (OPT: 2) */
+    float attention_scale;               /* of layers that are all alike */
+    const struct layer_config *layers;   /* [layer_count] */
+    const struct kv_groups *kv_groups;   /* layers of equal kv; NULL: all are, and each has its own */
     const struct kv_windows *kv_windows; /* of layers that slide; NULL: none does */
 };
 
@@ -234,7 +234,7 @@ struct model {
     struct weight input_table; /* [vocabulary][layer_count * layer_input_size], in RAM: a pass reads few rows of it */
     struct span output_norm, output_norm_bias;
     struct span rope_frequency[ROPES_MAX]; /* [dimension / 2], scaling applied */
-    struct layer_weights *layers; /* [layer_count] */
+    struct layer_weights *layers;          /* [layer_count] */
     /* Owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
     struct weight_stream *stream;
     struct buffer vectors; /* owned MEMORY_DEVICE: every norm, bias and the rope table, as floats */
@@ -248,8 +248,8 @@ enum status model_load(struct model **model, const char *path, struct device *de
  * before, and an embedding that is not the output matrix too, are in RAM, and the device reads them over its bus in
  * each pass.  STATUS_MEMORY: the device is too small; the message says how many layers it has room for.
  * stretched: as of model_config_read_stretched. */
-enum status model_load_split(struct model **model, const char *path, struct device *device,
-                             size_t device_layers, uint64_t stretched, struct error *error) STATUS_CHECKED;
+enum status model_load_split(struct model **model, const char *path, struct device *device, size_t device_layers,
+                             uint64_t stretched, struct error *error) STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
 /* Keeps at most host_bytes of weights in memory and reads the others from the file for each pass (weight_stream.h).
  * Call before the first pass.  faults: tests; NULL: none. */
@@ -292,8 +292,8 @@ struct forward_options {
 };
 /* Allocates the buffers of a forward pass once.  Only the residual stream and the rope angles have row_capacity rows;
  * their memory becomes resident as it is used. */
-enum status forward_create(struct forward **forward, struct model *model,
-                           const struct forward_options *options, struct error *error) STATUS_CHECKED;
+enum status forward_create(struct forward **forward, struct model *model, const struct forward_options *options,
+                           struct error *error) STATUS_CHECKED;
 void forward_destroy(struct forward *forward);
 
 /* Called after each block of each layer, except the last block of the last layer.  done and total are rows times
@@ -326,7 +326,7 @@ struct forward_batch {
      * else item_count must be 1. */
     size_t block_rows;
     struct kv_sequence *const *sequences; /* [item_count] */
-    const struct attend_item *items; /* [item_count]: rows and positions; forward sets the views per layer */
+    const struct attend_item *items;      /* [item_count]: rows and positions; forward sets the views per layer */
     size_t item_count;
     const uint32_t *logit_rows; /* [logit_row_count] rows whose logits are wanted, ascending */
     size_t logit_row_count;
@@ -350,8 +350,8 @@ struct forward_batch {
 };
 
 /* For tests: the observer sees the residual stream after every layer, block by block. */
-typedef void forward_observer(void *context, size_t layer_index,
-                              const float *hidden /* [row_count][hidden_size] */, size_t row_count);
+typedef void forward_observer(void *context, size_t layer_index, const float *hidden /* [row_count][hidden_size] */,
+                              size_t row_count);
 void forward_set_observer(struct forward *forward, forward_observer *observer, void *context);
 
 /* Inputs and outputs of a layer's attention, post-RoPE, for all rows of the batch.  For calibration.  Host memory,
@@ -359,12 +359,12 @@ void forward_set_observer(struct forward *forward, forward_observer *observer, v
  */
 struct attention_event {
     size_t layer_index, row_count;
-    const float *q;                  /* [row_count][head_count][k_dimension] */
-    const float *k;                  /* [row_count][kv_head_count][k_dimension] */
-    const float *v;                  /* [row_count][kv_head_count][v_dimension] */
-    const float *attended;           /* [row_count][head_count][v_dimension], before the output projection */
-    const uint64_t *positions;       /* [row_count] */
-    const struct attend_item *items; /* [item_count], with this layer's views of all rows stored so far */
+    const float *q;                       /* [row_count][head_count][k_dimension] */
+    const float *k;                       /* [row_count][kv_head_count][k_dimension] */
+    const float *v;                       /* [row_count][kv_head_count][v_dimension] */
+    const float *attended;                /* [row_count][head_count][v_dimension], before the output projection */
+    const uint64_t *positions;            /* [row_count] */
+    const struct attend_item *items;      /* [item_count], with this layer's views of all rows stored so far */
     struct kv_sequence *const *sequences; /* [item_count] */
     size_t item_count;
 };
@@ -398,8 +398,8 @@ void forward_forget_graph(struct forward *forward);
  * for the run that goes on. */
 enum status forward_save_rows(struct forward *forward, size_t row_count, float *rows, struct error *error)
     STATUS_CHECKED;
-enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch,
-                                 const float *rows, struct error *error) STATUS_CHECKED;
+enum status forward_restore_rows(struct forward *forward, const struct forward_batch *batch, const float *rows,
+                                 struct error *error) STATUS_CHECKED;
 /* After a forward_run with keep_rows: computes the logits of other rows of that batch, at most logit_row_capacity. */
-enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count,
-                           const float **logits, struct error *error) STATUS_CHECKED;
+enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t row_count, const float **logits,
+                           struct error *error) STATUS_CHECKED;

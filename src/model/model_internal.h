@@ -26,7 +26,7 @@ struct family {
     enum model_family family;
     enum rope_order rope_order;
     const char *epsilon_key;
-    bool has_biases;     /* of q, k and v */
+    bool has_biases;      /* of q, k and v */
     bool has_output_bias; /* of attention's output */
     bool has_sinks;
     struct family_windows {
@@ -37,7 +37,7 @@ struct family {
         bool are_unscaled; /* layers with one rotate without rope.scaling, */
         float rope_base;   /* and by this base, where a file does not say; 0: by that of the others */
     } windows;
-    bool yarn_is_exact;   /* as in model_config */
+    bool yarn_is_exact; /* as in model_config */
     struct family_norms {
         enum norm_place place;
         bool of_heads, may_be_of_heads; /* of q and k; */
@@ -49,18 +49,18 @@ struct family {
     } norms;
     enum activation_kind activation;
     struct family_scales {
-        bool embedding;     /* by the root of embedding_length */
-        float attention;    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
-        size_t wide_layers; /* of so many layers, that of embedding_length / head_count elements */
+        bool embedding;                     /* by the root of embedding_length */
+        float attention;                    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
+        size_t wide_layers;                 /* of so many layers, that of embedding_length / head_count elements */
         float score_softcap, logit_softcap; /* where a file does not say; no score_softcap: it may not say any */
     } scales;
     bool has_temperature; /* of queries at positions beyond the original context */
     /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */
     enum mixer mixer;
     bool delta_is_grouped; /* delta_operation */
-    bool has_gates; /* struct model_config */
-    size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
-    bool has_nextn;       /* a file may have model_config.nextn_layers */
+    bool has_gates;        /* struct model_config */
+    size_t plain_period;   /* the last of each so many layers rotates nothing; 0: all rotate */
+    bool has_nextn;        /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say; dense_layers: a file
      * may have some.  Families with shared experts may, too; with SHARED_EXPERT_BESIDE a file may have no experts. */
     struct experts_config experts;

@@ -14,8 +14,7 @@ enum { STATE_SLOTS_MIN = KV_STATE_SLOTS_BESIDE + 2 };
 /* As in weight_stream.c: slots, and the most that a run of a file takes beyond its tensors, for blocks and gaps. */
 enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
 
-struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
-                                          enum kv_type v_type) {
+struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type, enum kv_type v_type) {
     return (struct kv_cache_config){
         .layer_count = model_stored_layers(config),
         .kv_head_count = config->kv_head_count,
@@ -42,8 +41,7 @@ size_t model_state_slots(const struct model_config *config, size_t sequence_coun
 bool model_cache_q8_possible(const struct model_config *config) {
     for (size_t i = 0; config->kv_groups != NULL && i < config->kv_groups->group_count; i++) {
         const struct kv_geometry *geometry = &config->kv_groups->list[i].geometry;
-        if (geometry->k_dimension % KV_SCALE_GROUP != 0 || geometry->v_dimension % KV_SCALE_GROUP != 0)
-            return false;
+        if (geometry->k_dimension % KV_SCALE_GROUP != 0 || geometry->v_dimension % KV_SCALE_GROUP != 0) return false;
     }
     return config->k_dimension % KV_SCALE_GROUP == 0 && config->v_dimension % KV_SCALE_GROUP == 0;
 }
@@ -81,15 +79,33 @@ static uint64_t tensor_bytes(const struct gguf *gguf, const char *name, bool on_
     return tensor != NULL ? own_bytes(tensor, on_card) + RUN_BYTES : 0;
 }
 
-static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_config *config,
-                                    bool on_card) {
-    static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
-                                           "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
-                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps",
-                                           "inp_gate",      "proj",
-                                           "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp",
-                                           "shortconv.in_proj", "shortconv.out_proj", "attn_qkv", "attn_gate",
-                                           "ssm_alpha", "ssm_beta", "ssm_ba", "ssm_out"};
+static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_config *config, bool on_card) {
+    static const char *const matrices[] = {"attn_q",
+                                           "attn_k",
+                                           "attn_v",
+                                           "attn_output",
+                                           "ffn_gate",
+                                           "ffn_up",
+                                           "ffn_down",
+                                           "ffn_gate_inp",
+                                           "ffn_gate_exps",
+                                           "ffn_up_exps",
+                                           "ffn_down_exps",
+                                           "ffn_gate_up_exps",
+                                           "inp_gate",
+                                           "proj",
+                                           "ffn_gate_shexp",
+                                           "ffn_up_shexp",
+                                           "ffn_down_shexp",
+                                           "ffn_gate_inp_shexp",
+                                           "shortconv.in_proj",
+                                           "shortconv.out_proj",
+                                           "attn_qkv",
+                                           "attn_gate",
+                                           "ssm_alpha",
+                                           "ssm_beta",
+                                           "ssm_ba",
+                                           "ssm_out"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
     for (uint64_t i = 0; i < gguf->tensor_count; i++)
         if (!model_leaves_out(config, &gguf->tensors[i])) sizes.all += own_bytes(&gguf->tensors[i], on_card);
@@ -183,8 +199,7 @@ uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spar
 size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t free_bytes) {
     const uint64_t beside = sizes->top + DEVICE_BESIDE_WEIGHTS_BYTES;
     if (sizes->layers == 0 || free_bytes <= beside) return 0;
-    return (size_t)min_size((free_bytes - beside) / (sizes->layers / sizes->layer_count + 1),
-                            sizes->layer_count);
+    return (size_t)min_size((free_bytes - beside) / (sizes->layers / sizes->layer_count + 1), sizes->layer_count);
 }
 
 uint64_t model_device_bytes(const char *path, size_t device_layers) {
@@ -193,12 +208,10 @@ uint64_t model_device_bytes(const char *path, size_t device_layers) {
     struct model_config config;
     uint64_t bytes = 0;
     arena_init(&arena);
-    if (gguf_open(&gguf, path, NULL) == STATUS_OK &&
-        model_config_read(&config, &gguf, &arena, NULL) == STATUS_OK) {
+    if (gguf_open(&gguf, path, NULL) == STATUS_OK && model_config_read(&config, &gguf, &arena, NULL) == STATUS_OK) {
         const struct weight_sizes sizes = weight_sizes_on_card(&gguf, &config);
-        bytes = device_layers >= config.layer_count
-                    ? sizes.all
-                    : sizes.top + sizes.layers / config.layer_count * device_layers;
+        bytes = device_layers >= config.layer_count ? sizes.all
+                                                    : sizes.top + sizes.layers / config.layer_count * device_layers;
     }
     arena_deinit(&arena);
     gguf_close(&gguf);

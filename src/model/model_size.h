@@ -9,8 +9,7 @@
 #include "model/model.h"
 
 /* The cache of this model for one sequence of one token, for kv_cache_bytes_per_token. */
-struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
-                                          enum kv_type v_type);
+struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type, enum kv_type v_type);
 /* Slots of a sequence for states, where so many sequences have them (kv_state.h); 0: no layer has one. */
 size_t model_state_slots(const struct model_config *config, size_t sequence_count);
 /* q8_0 stores scales per 32 elements: head dimensions must be multiples of 32. */

@@ -21,18 +21,17 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
                                   .y = normed,
                                   .scale = config->embedding_scale});
     if (config->norms == NORMS_BEHIND) return normed;
-    model->device->operations->norm(forward->stream,
-                                    &(struct norm_operation){.kind = has_bias ? NORM_LAYER : NORM_RMS,
-                                                             .x = normed,
-                                                             .x_stride = config->hidden_size,
-                                                             .row_count = rows->row_count,
-                                                             .segment_count = 1,
-                                                             .segment_size = config->hidden_size,
-                                                             .w = weights->attention_norm,
-                                                             .b = weights->attention_norm_bias,
-                                                             .epsilon = config->norm_epsilon,
-                                                             .y = normed,
-                                                             .y_stride = config->hidden_size});
+    model->device->operations->norm(forward->stream, &(struct norm_operation){.kind = has_bias ? NORM_LAYER : NORM_RMS,
+                                                                              .x = normed,
+                                                                              .x_stride = config->hidden_size,
+                                                                              .row_count = rows->row_count,
+                                                                              .segment_count = 1,
+                                                                              .segment_size = config->hidden_size,
+                                                                              .w = weights->attention_norm,
+                                                                              .b = weights->attention_norm_bias,
+                                                                              .epsilon = config->norm_epsilon,
+                                                                              .y = normed,
+                                                                              .y_stride = config->hidden_size});
     return normed;
 }
 
@@ -59,9 +58,9 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
         forward->step_rows[i] = (struct step_row){.position = rows->position_first + i,
                                                   .token = rows->tokens != NULL ? (uint32_t)rows->tokens[i] : 0};
     if (rows->kept == NULL) forward_upload_step(forward, step, rows->row_count);
-    const struct span x = rows->kept != NULL           ? restored_inputs(forward, rows)
+    const struct span x = rows->kept != NULL          ? restored_inputs(forward, rows)
                           : span_exists(rows->inputs) ? rows->inputs
-                                                       : first_inputs(pass, rows);
+                                                      : first_inputs(pass, rows);
     forward_angles(forward, layer_config_of(pass)->rope, NULL, step, rows->row_count, forward->inputs.angles);
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
     layer_finish_kv(pass, rows->row_count, k, v, forward->inputs.angles);

@@ -40,8 +40,7 @@ static double yarn_extrapolation(const struct model_config *config, double dimen
     return (1.0 - fmin(1.0, fmax(0.0, ramp))) * (double)config->yarn_extrapolation;
 }
 
-void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors,
-                      float *frequency) {
+void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors, float *frequency) {
     double base = config->rope_base, dimension = (double)rotated;
     for (size_t j = 0; j < rotated / 2; j++) {
         double exact = pow(base, -2.0 * (double)j / dimension);
@@ -61,8 +60,8 @@ void rope_frequencies(const struct model_config *config, size_t rotated, const f
     }
     if (config->rope_scaling == ROPE_SCALING_LLAMA3 && config->llama3_high_factor > 0) {
         double own[ROPE_PAIRS_MAX];
-        rope_llama3_divisors(base, rotated, config->rope_factor, config->llama3_low_factor,
-                             config->llama3_high_factor, (double)config->rope_original_context, own);
+        rope_llama3_divisors(base, rotated, config->rope_factor, config->llama3_low_factor, config->llama3_high_factor,
+                             (double)config->rope_original_context, own);
         for (size_t j = 0; j < rotated / 2; j++)
             frequency[j] = (float)(pow(base, -2.0 * (double)j / dimension) / own[j]);
     }

@@ -26,5 +26,4 @@ void rope_llama3_divisors(double base, size_t dimension, double factor, double l
 
 /* frequency: [rotated / 2], of layers that rotate so many elements of a head.  divisors: the contents of
  * rope_freqs.weight, or NULL. */
-void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors,
-                      float *frequency);
+void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors, float *frequency);

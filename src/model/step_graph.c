@@ -76,16 +76,15 @@ struct step_graph_counts forward_graph_counts(const struct forward *forward) {
 }
 
 bool step_graph_takes(const struct forward *forward, const struct forward_batch *batch) {
-    const bool is_step = batch->item_count == batch->row_count &&
-                         batch->logit_row_count == batch->row_count && batch->block_rows == 0 &&
-                         !batch->keep_rows;
+    const bool is_step = batch->item_count == batch->row_count && batch->logit_row_count == batch->row_count &&
+                         batch->block_rows == 0 && !batch->keep_rows;
     const bool is_whole = batch->progress == NULL && batch->pauses == NULL && batch->leave == NULL;
-    const bool is_observed = forward->watch.layer.observer != NULL ||
-                             forward->watch.attention.observer != NULL || forward->trace != NULL;
+    const bool is_observed =
+        forward->watch.layer.observer != NULL || forward->watch.attention.observer != NULL || forward->trace != NULL;
     const struct model_config *config = &forward->model->config;
     if (config->temperature != 0) return false; /* operations have factors of their positions */
-    return is_step && is_whole && !is_observed && forward->replay == NULL &&
-           forward->model->stream == NULL && attention_fits_graphs(forward->attention);
+    return is_step && is_whole && !is_observed && forward->replay == NULL && forward->model->stream == NULL &&
+           attention_fits_graphs(forward->attention);
 }
 
 static bool attends(const struct forward *forward, size_t layer) {
@@ -93,8 +92,7 @@ static bool attends(const struct forward *forward, size_t layer) {
 }
 
 /* The layer's rows with their views, up to date. */
-static struct attention_rows show_layer(struct forward *forward, const struct forward_batch *batch,
-                                        size_t layer) {
+static struct attention_rows show_layer(struct forward *forward, const struct forward_batch *batch, size_t layer) {
     struct attention_rows rows = {.layer_index = layer,
                                   .kv_head_count = forward->model->config.layers[layer].kv.kv_head_count,
                                   .sequences = batch->sequences,
@@ -169,9 +167,8 @@ static enum status capture(struct forward *forward, const struct forward_batch *
     attention_begin_capture(forward->attention);
     enum status status = run(forward, batch, error);
     attention_end_capture(forward->attention);
-    enum status ended =
-        operations->graph_end(forward->stream, &forward->graph.graphs[forward->graph.kind->now],
-                              status == STATUS_OK ? error : NULL);
+    enum status ended = operations->graph_end(forward->stream, &forward->graph.graphs[forward->graph.kind->now],
+                                              status == STATUS_OK ? error : NULL);
     if (status == STATUS_OK) status = ended;
     if (status != STATUS_OK) forward_forget_graph(forward);
     forward->graph.counts.captures += status == STATUS_OK;
@@ -195,8 +192,8 @@ static enum status prepare(struct forward *forward, const struct forward_batch *
     const struct attention_step step = step_of(forward, batch);
     const struct attention_shape before = kind->attention;
     memcpy(kind->places_before, kind->places, rows * sizeof *kind->places);
-    TRY(attention_prepare_step(forward->attention, forward->stream, &step, &kind->attention, kind->places,
-                               fits, error));
+    TRY(attention_prepare_step(forward->attention, forward->stream, &step, &kind->attention, kind->places, fits,
+                               error));
     *same = *same && before.chooses == kind->attention.chooses &&
             memcmp(before.lists, kind->attention.lists, sizeof before.lists) == 0 &&
             memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;

@@ -39,13 +39,12 @@ struct weight_run weight_run_around(uint32_t file, uint64_t offset, uint64_t byt
 
 /* ---- opening ---- */
 
-static enum status open_source(struct weight_source *source, const struct file_map *map,
-                               const struct io_faults *faults, struct error *error) {
+static enum status open_source(struct weight_source *source, const struct file_map *map, const struct io_faults *faults,
+                               struct error *error) {
     struct io_file buffered;
     struct stat now;
     TRY(io_file_open_path(&source->file, map->path, true, faults, error));
-    if (fstat(source->file.fd, &now) != 0)
-        return error_set(error, STATUS_IO, "%s: its size is not known", map->path);
+    if (fstat(source->file.fd, &now) != 0) return error_set(error, STATUS_IO, "%s: its size is not known", map->path);
     if (now.st_dev != map->before.st_dev || now.st_ino != map->before.st_ino)
         return error_set(error, STATUS_MODEL, "%s: another file is there now: start again", map->path);
     TRY(file_map_check(map, error));
@@ -105,8 +104,7 @@ size_t weight_reader_submit(struct weight_reader *reader, const struct weight_ru
                                            .file = &source->file,
                                            .offset = run->offset + done,
                                            .memory = memory + done,
-                                           .bytes = left < reader->piece_bytes ? (size_t)left
-                                                                               : reader->piece_bytes,
+                                           .bytes = left < reader->piece_bytes ? (size_t)left : reader->piece_bytes,
                                            .tag = tag};
         enum status status = io_queue_submit(reader->queue, &request);
         ASSERT(status == STATUS_OK); /* callers count what is on its way */
@@ -115,9 +113,7 @@ size_t weight_reader_submit(struct weight_reader *reader, const struct weight_ru
     return count;
 }
 
-void weight_reader_flush(struct weight_reader *reader) {
-    io_queue_flush(reader->queue);
-}
+void weight_reader_flush(struct weight_reader *reader) { io_queue_flush(reader->queue); }
 
 size_t weight_reader_collect(struct weight_reader *reader, size_t count_min, struct weight_arrival *arrivals,
                              size_t capacity) {

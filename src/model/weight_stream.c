@@ -53,13 +53,13 @@ struct weight_stream {
     struct model *model; /* borrowed */
     struct weight_reader reader;
     struct expert_pages *experts; /* owned; NULL: no layer is a mixture */
-    struct layer_plan *layers; /* owned; [layer_count] */
-    struct layer_plan top;     /* the output matrix and position table, resident */
+    struct layer_plan *layers;    /* owned; [layer_count] */
+    struct layer_plan top;        /* the output matrix and position table, resident */
     size_t layer_count;
     uint8_t *resident; /* owned; [resident_bytes] */
     struct slot slots[SLOTS];
-    size_t first, used; /* of the slots that are in use, a ring */
-    size_t next;        /* the layer that is read next; resident ones are skipped */
+    size_t first, used;     /* of the slots that are in use, a ring */
+    size_t next;            /* the layer that is read next; resident ones are skipped */
     uint64_t scatter_bytes; /* of embedding tables that stay on disk; 0: none */
     struct weight_figures figures;
 };
@@ -88,8 +88,7 @@ static void plan_part(struct layer_plan *plan, size_t first, size_t end, uint64_
     for (size_t i = first; i < end; i++) {
         struct place *place = &places[i];
         const struct weight_run own = weight_run_around(place->file, place->offset, place->bytes);
-        if (run == NULL || run->blocks.file != own.file ||
-            own.offset > run->blocks.offset + run->blocks.bytes + gap) {
+        if (run == NULL || run->blocks.file != own.file || own.offset > run->blocks.offset + run->blocks.bytes + gap) {
             run = &plan->runs[plan->run_count++];
             *run = (struct run){.blocks = {own.file, own.offset, 0}, .part = part, .at = plan->slot_bytes};
         }
@@ -185,8 +184,8 @@ static enum status divide_experts(struct weight_stream *stream, uint64_t host_by
                          "experts of a token in a layer of %s",
                          (unsigned long long)host_bytes, (unsigned long long)least, experts->used,
                          stream->model->gguf.path);
-    return expert_pages_create(&stream->experts, stream->model, &stream->reader,
-                               host_bytes - figures->resident_bytes, figures, error);
+    return expert_pages_create(&stream->experts, stream->model, &stream->reader, host_bytes - figures->resident_bytes,
+                               figures, error);
 }
 
 static enum status divide(struct weight_stream *stream, uint64_t host_bytes, struct error *error) {
@@ -225,16 +224,15 @@ static void show(struct weight_stream *stream, struct layer_plan *plan, const ui
 }
 
 static void submit_run(struct weight_stream *stream, struct slot *slot, size_t index, const struct run *run) {
-    slot->pending[run->part] += weight_reader_submit(&stream->reader, &run->blocks, slot->memory + run->at,
-                                                     index * PARTS + run->part);
+    slot->pending[run->part] +=
+        weight_reader_submit(&stream->reader, &run->blocks, slot->memory + run->at, index * PARTS + run->part);
 }
 
 /* Takes what has arrived; waits for at least count_min. */
 static void collect(struct weight_stream *stream, size_t count_min) {
     struct weight_arrival arrivals[ARRIVALS];
     const size_t count = weight_reader_collect(&stream->reader, count_min, arrivals, ARRIVALS);
-    for (size_t i = 0; i < count; i++)
-        stream->slots[arrivals[i].tag / PARTS].pending[arrivals[i].tag % PARTS]--;
+    for (size_t i = 0; i < count; i++) stream->slots[arrivals[i].tag / PARTS].pending[arrivals[i].tag % PARTS]--;
 }
 
 static bool is_pending(const struct slot *slot, size_t parts) {
@@ -255,8 +253,7 @@ static void await(struct weight_stream *stream, struct slot *slot, size_t parts)
 /* Begins to read layers as long as slots are free. */
 static void read_ahead(struct weight_stream *stream) {
     while (stream->used < SLOTS && stream->reader.failure.status == STATUS_OK) {
-        while (stream->layers[stream->next].is_resident)
-            stream->next = (stream->next + 1) % stream->layer_count;
+        while (stream->layers[stream->next].is_resident) stream->next = (stream->next + 1) % stream->layer_count;
         const size_t index = (stream->first + stream->used++) % SLOTS;
         struct slot *slot = &stream->slots[index];
         const struct layer_plan *plan = &stream->layers[stream->next];
@@ -342,9 +339,9 @@ void weight_stream_end_pass(struct weight_stream *stream) {
 
 static enum status allocate(uint8_t **memory, uint64_t bytes, struct error *error) {
     *memory = memory_area_create(bytes);
-    return *memory != NULL ? STATUS_OK
-                           : error_set(error, STATUS_MEMORY, "no memory for %llu bytes of weights",
-                                       (unsigned long long)bytes);
+    return *memory != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_MEMORY, "no memory for %llu bytes of weights", (unsigned long long)bytes);
 }
 
 /* Reads what stays, through the first slot's counters. */
@@ -411,8 +408,7 @@ enum status weight_stream_create(struct weight_stream **stream, struct model *mo
                                  const struct io_faults *faults, struct error *error) {
     *stream = NULL;
     if (host_bytes >= all_bytes(model)) return STATUS_OK;
-    if (model->output.memory.kind !=
-        MEMORY_SHARED) /* a device that has a form of its own, or its own memory */
+    if (model->output.memory.kind != MEMORY_SHARED) /* a device that has a form of its own, or its own memory */
         return error_set(error, STATUS_UNSUPPORTED, "--weights-host: this device holds all weights itself");
     struct weight_stream *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory to read weights");
@@ -433,10 +429,8 @@ void weight_stream_destroy(struct weight_stream *stream) {
     if (stream->experts != NULL) show_stacks(stream, true);
     expert_pages_destroy(stream->experts);
     show(stream, &stream->top, NULL);
-    for (size_t i = 0; stream->layers != NULL && i < stream->layer_count; i++)
-        show(stream, &stream->layers[i], NULL);
-    for (size_t i = 0; i < SLOTS; i++)
-        memory_area_destroy(stream->slots[i].memory, stream->figures.slot_bytes / SLOTS);
+    for (size_t i = 0; stream->layers != NULL && i < stream->layer_count; i++) show(stream, &stream->layers[i], NULL);
+    for (size_t i = 0; i < SLOTS; i++) memory_area_destroy(stream->slots[i].memory, stream->figures.slot_bytes / SLOTS);
     memory_area_destroy(stream->resident, stream->figures.resident_bytes);
     free(stream->layers);
     free(stream);

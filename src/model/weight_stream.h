@@ -34,8 +34,7 @@ void weight_stream_destroy(struct weight_stream *stream); /* NULL: allowed */
 
 /* Waits until the layer's matrices are there; begins to read the next.  Layers come in ascending order; a pass may end
  * early and the next one begin at layer 0.  stream NULL: nothing happens, here and below. */
-enum status weight_stream_need(struct weight_stream *stream, size_t layer, struct error *error)
-    STATUS_CHECKED;
+enum status weight_stream_need(struct weight_stream *stream, size_t layer, struct error *error) STATUS_CHECKED;
 /* The same for the query weights alone, of the layer behind the one in use.  false: it failed, which
  * weight_stream_need of that layer then reports. */
 bool weight_stream_has_queries(struct weight_stream *stream, size_t layer);

@@ -21,14 +21,14 @@ enum { NAME_BYTES = 64, VECTOR_ALIGNMENT = 64 };
 struct loader {
     struct model *model;
     struct error *error;
-    bool *used;            /* [tensor_count] */
-    uint8_t *staging;      /* [vectors_bytes], the host's copy of model->vectors */
-    size_t vectors_used;   /* bytes */
-    char name[NAME_BYTES]; /* of the tensor in work */
-    size_t layer;          /* names are made for this layer */
-    enum memory_kind kind; /* of matrices */
-    uint64_t free_bytes;   /* of the device, before the first matrix */
-    struct span ones;      /* float [v_dimension], where values are normed */
+    bool *used;                     /* [tensor_count] */
+    uint8_t *staging;               /* [vectors_bytes], the host's copy of model->vectors */
+    size_t vectors_used;            /* bytes */
+    char name[NAME_BYTES];          /* of the tensor in work */
+    size_t layer;                   /* names are made for this layer */
+    enum memory_kind kind;          /* of matrices */
+    uint64_t free_bytes;            /* of the device, before the first matrix */
+    struct span ones;               /* float [v_dimension], where values are normed */
     struct matrix input_projection; /* of all layers (layer_input_size) */
     struct span input_norm;
 };
@@ -62,8 +62,8 @@ static enum status missing(struct loader *loader, const char *name, const char *
 
 static enum status mismatch(struct loader *loader, const char *name, const char *what, const char *found,
                             const char *expected) {
-    return error_set(loader->error, STATUS_MODEL, "%s: tensor %s: %s: found %s, expected %s",
-                     loader->model->gguf.path, name, what, found, expected);
+    return error_set(loader->error, STATUS_MODEL, "%s: tensor %s: %s: found %s, expected %s", loader->model->gguf.path,
+                     name, what, found, expected);
 }
 
 static float vector_element(const struct gguf_tensor *tensor, size_t index) {
@@ -78,8 +78,7 @@ static float vector_element(const struct gguf_tensor *tensor, size_t index) {
 
 /* A scale of the matrix NAME.weight, or of each expert: NAME.scale.  NAME.input_scale would be for activations in 4
  * bits. */
-static enum status load_scale(struct loader *loader, const char *matrix, size_t count,
-                              struct weight *weight) {
+static enum status load_scale(struct loader *loader, const char *matrix, size_t count, struct weight *weight) {
     char name[NAME_BYTES + sizeof "input_scale"], found[96], expected[48];
     const int stem = (int)(strlen(matrix) - strlen("weight"));
     snprintf(name, sizeof name, "%.*sinput_scale", stem, matrix);
@@ -91,8 +90,7 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
     if (tensor == NULL || loader->used[tensor - gguf->tensors]) return STATUS_OK;
     loader->used[tensor - gguf->tensors] = true;
     snprintf(expected, sizeof expected, "[%zu] in F32", count);
-    if (tensor->type != TENSOR_F32 || tensor->dimensions[0] != count ||
-        tensor->size_bytes != count * sizeof(float))
+    if (tensor->type != TENSOR_F32 || tensor->dimensions[0] != count || tensor->size_bytes != count * sizeof(float))
         return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
     float *scale = arena_array(&loader->model->arena, count, sizeof *scale);
     if (scale == NULL) return error_set(loader->error, STATUS_MEMORY, "no memory for the scales");
@@ -113,8 +111,8 @@ static enum status say_what_fits(struct loader *loader) {
     if (loader->error == NULL || loader->free_bytes == UINT64_MAX || layers >= config->layer_count)
         return STATUS_MEMORY;
     const struct error first = *loader->error;
-    return error_set(loader->error, STATUS_MEMORY, "%.350s; of %zu layers it has room for %zu: -ngl %zu",
-                     first.message, config->layer_count, layers, layers);
+    return error_set(loader->error, STATUS_MEMORY, "%.350s; of %zu layers it has room for %zu: -ngl %zu", first.message,
+                     config->layer_count, layers, layers);
 }
 
 /* What a tensor has whose shape is right, of `rows` rows in all. */
@@ -124,8 +122,7 @@ static enum status matrix_of(struct loader *loader, const char *name, const stru
     loader->used[tensor - loader->model->gguf.tensors] = true;
     const struct tensor_type_info *info = tensor_type_info(tensor->type);
     if (!info->is_weight)
-        return mismatch(loader, name, "type", info->name,
-                        "a type that weights can have (F32, F16, Q8_0, ...)");
+        return mismatch(loader, name, "type", info->name, "a type that weights can have (F32, F16, Q8_0, ...)");
     uint64_t row_bytes, bytes;
     if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
         bytes != tensor->size_bytes)
@@ -145,8 +142,8 @@ static enum status put_weight(struct loader *loader, struct weight *weight) {
 }
 
 /* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
-static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
-                                size_t rows, size_t scale_count, struct weight *weight) {
+static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor, size_t rows,
+                                size_t scale_count, struct weight *weight) {
     TRY(matrix_of(loader, name, tensor, rows, &weight->matrix));
     if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
         TRY(load_scale(loader, name, scale_count, weight));
@@ -183,8 +180,8 @@ static struct span vector_take(struct loader *loader, size_t count, float **stag
 }
 
 /* rows vectors of count elements, one after the other, as floats. */
-static enum status take_vectors(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
-                                size_t count, size_t rows, struct span *vector) {
+static enum status take_vectors(struct loader *loader, const char *name, const struct gguf_tensor *tensor, size_t count,
+                                size_t rows, struct span *vector) {
     char expected[64], found[96];
     snprintf(expected, sizeof expected, rows == 1 ? "[%zu]" : "[%zu, %zu]", count, rows);
     if (tensor == NULL) return missing(loader, name, expected);
@@ -222,8 +219,7 @@ static enum status load_scaled(struct loader *loader, const char *name, size_t c
 }
 
 /* w[rows][taps] of a convolution as a vector of the device. */
-static enum status load_taps(struct loader *loader, const char *name, size_t rows, size_t taps,
-                             struct span *vector) {
+static enum status load_taps(struct loader *loader, const char *name, size_t rows, size_t taps, struct span *vector) {
     return take_vectors(loader, name, tensor_find(loader, name), taps, rows, vector);
 }
 
@@ -261,8 +257,7 @@ static enum status load_mixer(struct loader *loader, struct layer_weights *layer
                     &layer->state.in));
     TRY(load_matrix(loader, layer_tensor(loader, "shortconv.out_proj.weight"), hidden, state->out_width,
                     &layer->state.out));
-    return load_taps(loader, layer_tensor(loader, "shortconv.conv.weight"), channels, state->taps,
-                     &layer->state.taps);
+    return load_taps(loader, layer_tensor(loader, "shortconv.conv.weight"), channels, state->taps, &layer->state.taps);
 }
 
 static enum status load_sinks(struct loader *loader, struct layer_weights *layer) {
@@ -302,8 +297,7 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     TRY(load_norms(loader, "attn_norm.weight", "post_attention_norm.weight", &layer->attention_norm,
                    &layer->attention_norm_behind));
     if (opt)
-        TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
-                        &layer->attention_norm_bias));
+        TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true, &layer->attention_norm_bias));
     TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), config->has_gates ? 2 * q_size : q_size, hidden,
                     &layer->q));
     if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
@@ -336,8 +330,8 @@ static enum status load_stack(struct loader *loader, const char *suffix, size_t 
     char expected[64], found[96];
     snprintf(expected, sizeof expected, "[%zu, %zu, %zu]", columns, rows, experts);
     if (tensor == NULL) return missing(loader, name, expected);
-    if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows ||
-        tensor->dimensions[2] != experts || tensor->dimensions[3] != 1)
+    if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows || tensor->dimensions[2] != experts ||
+        tensor->dimensions[3] != 1)
         return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
     return adopt_matrix(loader, name, tensor, experts * rows, experts, weight);
 }
@@ -374,8 +368,7 @@ static enum status load_mixture_vectors(struct loader *loader, struct mixture_we
 static enum status load_gates(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.size;
-    if (config->experts.is_fused)
-        return load_stack(loader, "ffn_gate_up_exps.weight", 2 * size, hidden, &layer->gate);
+    if (config->experts.is_fused) return load_stack(loader, "ffn_gate_up_exps.weight", 2 * size, hidden, &layer->gate);
     TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
     return load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up);
 }
@@ -508,20 +501,18 @@ static enum status load_top(struct loader *loader) {
     size_t hidden = config->hidden_size;
     const bool has_output = gguf_find_tensor(&model->gguf, "output.weight") != NULL;
     const bool is_split = model->device_layers < config->layer_count;
-    loader->kind =
-        is_split && has_output ? MEMORY_SHARED : MEMORY_DEVICE; /* of which a pass reads few rows */
+    loader->kind = is_split && has_output ? MEMORY_SHARED : MEMORY_DEVICE; /* of which a pass reads few rows */
     TRY(load_matrix(loader, "token_embd.weight", config->vocabulary_size, hidden, &model->token_embedding));
     loader->kind = MEMORY_DEVICE;
     if (config->family == FAMILY_OPT) {
-        TRY(load_matrix(loader, "position_embd.weight", config->context_length + config->position_offset,
-                        hidden, &model->position_embedding));
+        TRY(load_matrix(loader, "position_embd.weight", config->context_length + config->position_offset, hidden,
+                        &model->position_embedding));
         TRY(load_vector(loader, "output_norm.bias", hidden, true, &model->output_norm_bias));
     }
     const char *norm = family_find(config->family)->norms.output;
     TRY(load_vector(loader, norm != NULL ? norm : "output_norm.weight", hidden, true, &model->output_norm));
     model->output = model->token_embedding; /* tied, unless the file has another */
-    if (has_output)
-        TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
+    if (has_output) TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
     if (family_find(config->family)->norms.of_values) {
         float *ones;
         loader->ones = vector_take(loader, config->v_dimension, &ones);
@@ -542,18 +533,15 @@ bool model_is_matrix(const struct gguf_tensor *tensor) {
            !ends_with(tensor, ".shortconv.conv.weight");
 }
 /* Old converters wrote these; they repeat the configuration. */
-static bool is_redundant(const struct gguf_tensor *tensor) {
-    return ends_with(tensor, ".attn_rot_embd.weight");
-}
+static bool is_redundant(const struct gguf_tensor *tensor) { return ends_with(tensor, ".attn_rot_embd.weight"); }
 
 static enum status refuse_unused(struct loader *loader) {
     const struct gguf *gguf = &loader->model->gguf;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         if (loader->used[i] || is_redundant(tensor) || model_leaves_out(&loader->model->config, tensor)) continue;
-        return error_set(loader->error, STATUS_MODEL,
-                         "%s: tensor %.*s: not part of family %s with %zu layers", gguf->path,
-                         (int)min_size(tensor->name.length, 64), tensor->name.text,
+        return error_set(loader->error, STATUS_MODEL, "%s: tensor %.*s: not part of family %s with %zu layers",
+                         gguf->path, (int)min_size(tensor->name.length, 64), tensor->name.text,
                          family_name(loader->model->config.family), loader->model->config.layer_count);
     }
     return STATUS_OK;
@@ -573,8 +561,7 @@ static enum status vectors_reserve(struct loader *loader) {
         if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
             !checked_multiply(tensor->dimensions[1], bytes, &bytes) ||
             !checked_align(bytes, VECTOR_ALIGNMENT, &bytes) || !checked_add(total, bytes, &total))
-            return error_set(loader->error, STATUS_MEMORY, "%s: norms and biases do not fit",
-                             model->gguf.path);
+            return error_set(loader->error, STATUS_MEMORY, "%s: norms and biases do not fit", model->gguf.path);
     }
     total = max_size(total, VECTOR_ALIGNMENT);
     struct device *device = model->device;
@@ -590,8 +577,7 @@ static enum status vectors_flush(struct loader *loader) {
     struct device *device = loader->model->device;
     struct stream *stream;
     TRY(device->operations->stream_create(device, &stream, loader->error));
-    device->operations->upload(stream, span_of(&loader->model->vectors, 0), loader->staging,
-                               loader->vectors_used);
+    device->operations->upload(stream, span_of(&loader->model->vectors, 0), loader->staging, loader->vectors_used);
     enum status status = device->operations->stream_synchronize(stream, loader->error);
     device->operations->stream_destroy(stream);
     return status;
@@ -628,9 +614,9 @@ void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_M
     struct mixture_weights *mixture = &layer->mixture;
     struct shared_weights *shared = &mixture->shared;
     struct weight *const list[LAYER_MATRICES] = {
-        &layer->q,    &layer->k,        &layer->v,     &layer->output, &layer->gate,  &layer->up,
-        &layer->down, &mixture->router, &shared->gate, &shared->up,    &shared->down, &shared->router,
-        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta,
-        &layer->input.projection, &layer->input.gate, &layer->input.output};
+        &layer->q,          &layer->k,           &layer->v,     &layer->output, &layer->gate,  &layer->up,
+        &layer->down,       &mixture->router,    &shared->gate, &shared->up,    &shared->down, &shared->router,
+        &state->in,         &state->out,         &state->gate,  &state->alpha,  &state->beta,  &layer->input.projection,
+        &layer->input.gate, &layer->input.output};
     memcpy(matrices, list, sizeof list);
 }

@@ -21,18 +21,17 @@ const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, s
 }
 
 /* Those that are not of the select axis. */
-static const char resident_name[] = "resident", quantized_name[] = "quantized",
-                  key_index_name[] = "key_index", key_index_words[] = "fits, ram or disk";
+static const char resident_name[] = "resident", quantized_name[] = "quantized", key_index_name[] = "key_index",
+                  key_index_words[] = "fits, ram or disk";
 
 const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
     const char *name, *words;
     size_t used = 0;
     for (size_t i = 0; (name = select_setting_name(i, &words)) != NULL && used < buffer_bytes; i++)
-        used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ",
-                                 name, words);
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ", name, words);
     if (used < buffer_bytes)
-        snprintf(buffer + used, buffer_bytes - used, "%s, %s, %s (%s)", resident_name, quantized_name,
-                 key_index_name, key_index_words);
+        snprintf(buffer + used, buffer_bytes - used, "%s, %s, %s (%s)", resident_name, quantized_name, key_index_name,
+                 key_index_words);
     return buffer;
 }
 
@@ -44,25 +43,22 @@ static enum status read_key_index(struct plan *plan, const char *word, struct er
             plan->key_index = (enum plan_key_index)i;
             return STATUS_OK;
         }
-    return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", key_index_name, word,
-                     key_index_words);
+    return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", key_index_name, word, key_index_words);
 }
 
 /* What --preset auto may lose. */
 static enum status read_kld(struct plan *plan, const char *number, struct error *error) {
     char *end;
     plan->kld_max = strtod(number, &end);
-    if (plan->is_auto && end != number && *end == '\0' && plan->kld_max > 0 && plan->kld_max < 100)
-        return STATUS_OK;
+    if (plan->is_auto && end != number && *end == '\0' && plan->kld_max > 0 && plan->kld_max < 100) return STATUS_OK;
     if (!plan->is_auto)
-        return error_set(error, STATUS_USAGE,
-                         "--kld: found --preset %s, expected auto: it chooses by the KLD", plan->preset);
+        return error_set(error, STATUS_USAGE, "--kld: found --preset %s, expected auto: it chooses by the KLD",
+                         plan->preset);
     return error_set(error, STATUS_USAGE, "--kld: found '%s', expected nats above 0, as in 0.02", number);
 }
 
 /* A number of the select axis, "bits=256", or a word, "rank=bound". */
-static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found,
-                               struct error *error) {
+static enum status read_number(struct plan *plan, const char *text, size_t length, bool *found, struct error *error) {
     char name[24], number[64];
     uint64_t value;
     size_t name_length = strcspn(text, "="), number_length = length - name_length - 1;
@@ -77,28 +73,24 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (strcmp(name, key_index_name) == 0) return read_key_index(plan, number, error);
     if (strcmp(name, "kld") == 0) return read_kld(plan, number, error);
     if (select_option_set_word(&plan->select, name, number, &words)) return STATUS_OK;
-    if (words != NULL)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
+    if (words != NULL) return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     char *end;
     const double real = strtod(number, &end);
-    if (end != number && *end == '\0' && select_option_set_real(&plan->select, name, real, &words))
-        return STATUS_OK;
+    if (end != number && *end == '\0' && select_option_set_real(&plan->select, name, real, &words)) return STATUS_OK;
     if (words == NULL) (void)select_option_set_real(&plan->select, name, NAN, &words);
-    if (words != NULL)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
+    if (words != NULL) return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
     const bool resident = strcmp(name, resident_name) == 0, quantized = strcmp(name, quantized_name) == 0;
     struct select_options unused = plan->select;
     if (!resident && !quantized && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
     if (!size_parse(number, &value) || value > 1 << 20)
-        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
-                         number);
+        return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name, number);
     if (select_setting_is_flag(name) && value > 1)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected 0 or 1", name, number);
     if (quantized && value > PAGE_FRACTION_WHOLE)
-        return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
-                         number, PAGE_FRACTION_WHOLE);
+        return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages", number,
+                         PAGE_FRACTION_WHOLE);
     if (quantized) {
         plan->fixes_fractions = true;
         plan->quantized_of_16 = (uint8_t)value;
@@ -194,13 +186,11 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
     if (plan->is_auto && (keep != NULL || (set != NULL && !is_only_loss(set))))
-        return error_set(
-            error, STATUS_USAGE,
-            "--preset auto chooses axes, settings and keep itself; of --set it takes loss and kld alone");
+        return error_set(error, STATUS_USAGE,
+                         "--preset auto chooses axes, settings and keep itself; of --set it takes loss and kld alone");
     if (set != NULL) TRY(read_own_set(plan, set, &names_codec, &names_fraction, error));
     if (plan->quantized_pages && !on_disk)
-        return error_set(error, STATUS_USAGE,
-                         "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
+        return error_set(error, STATUS_USAGE, "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
                          plan_method(plan, AXIS_CODEC, name, sizeof name));
     plan->select.method = select_method_find(plan_method(plan, AXIS_SELECT, name, sizeof name));
     if (!names_codec && plan->quantized_pages && !takes_q4(plan, k_type, v_type)) {
@@ -212,9 +202,8 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
         plan->v_type = v_type;
     }
     if (plan->fixes_fractions && !plan->mixes_pages)
-        return error_set(
-            error, STATUS_USAGE,
-            "--set quantized: a fraction of the pages in 4 bits is of codec=dynamic with --kv-disk");
+        return error_set(error, STATUS_USAGE,
+                         "--set quantized: a fraction of the pages in 4 bits is of codec=dynamic with --kv-disk");
     plan->prefetches = is_word(plan->methods[AXIS_SPECULATE], "next-layer");
     const bool reuses = is_word(plan->methods[AXIS_REUSE], "similarity");
     plan->select.reuse.kind = reuses ? REUSE_SIMILARITY : REUSE_NONE;
@@ -225,8 +214,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
                          "--set place=persistent: heads that are hard to reuse are a question with "
                          "reuse=similarity only");
     plan->rebuilds = is_word(plan->methods[AXIS_REBUILD], "recompute") && on_disk;
-    const bool lru = is_word(plan->methods[AXIS_REUSE], "lru"),
-               lfu = is_word(plan->methods[AXIS_REUSE], "lfu");
+    const bool lru = is_word(plan->methods[AXIS_REUSE], "lru"), lfu = is_word(plan->methods[AXIS_REUSE], "lfu");
     plan->eviction = lru ? KV_EVICT_LRU : lfu ? KV_EVICT_LFU : KV_EVICT_FREQUENCY_ADMITTED;
     if ((lru || lfu) && !on_disk)
         return error_set(error, STATUS_USAGE,
@@ -244,8 +232,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;
     if (plan->select.method == &select_all && !everything)
         return error_set(error, STATUS_USAGE,
-                         "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD",
-                         keep);
+                         "--keep %.40s: select=all keeps 100%%; choose --preset or --set select=METHOD", keep);
     if (plan->select.method == &select_all && plan->select.loss > 0)
         return error_set(error, STATUS_USAGE,
                          "--loss: select=all leaves nothing out; choose --preset or --set select=METHOD");

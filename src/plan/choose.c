@@ -47,15 +47,13 @@ bool cost_models_init(struct cost_models *models, const struct machine *machine,
 }
 
 /* The row's changes, with the dial if it selects. */
-static void set_text(const struct row *row, const struct choose_question *question,
-                     char set[CANDIDATE_SET_BYTES]) {
+static void set_text(const struct row *row, const struct choose_question *question, char set[CANDIDATE_SET_BYTES]) {
     const char *changes = row->set != NULL ? row->set : "";
     const bool dials = question->loss > 0 && row->dials;
     if (!dials)
         snprintf(set, CANDIDATE_SET_BYTES, "%s", changes);
     else
-        snprintf(set, CANDIDATE_SET_BYTES, "%s%sloss=%g", changes, changes[0] != '\0' ? "," : "",
-                 question->loss);
+        snprintf(set, CANDIDATE_SET_BYTES, "%s%sloss=%g", changes, changes[0] != '\0' ? "," : "", question->loss);
 }
 
 /* ---- what a plan runs with ---- */
@@ -96,8 +94,7 @@ bool plan_may_read_disk(const struct choose_question *question, const struct mod
     return kv_bytes > question->memory_bytes || question->memory_bytes - kv_bytes < weights->all;
 }
 
-uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes,
-                                 uint64_t kv_bytes) {
+uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes, uint64_t kv_bytes) {
     const uint64_t spare = memory_bytes > kv_bytes ? memory_bytes - kv_bytes : 0;
     if (memory_bytes == 0 || spare >= weights->all) return 0;
     return weight_sizes_host_bytes(weights, spare);
@@ -112,8 +109,8 @@ static enum status place_weights(const struct choose_question *question, const s
     if (setting->model->machine->device_link > 0) return STATUS_OK; /* a device has memory of its own */
     if (*host_bytes > 0) {
         if (weight_sizes_host_bytes(weights, *host_bytes) > 0) return STATUS_OK;
-        return error_set(error, STATUS_MEMORY,
-                         "--weights-host: %llu MiB, %s need more", (unsigned long long)*host_bytes >> 20,
+        return error_set(error, STATUS_MEMORY, "--weights-host: %llu MiB, %s need more",
+                         (unsigned long long)*host_bytes >> 20,
                          weights->mixture.count > 0 ? "all but the experts, and those of a token,"
                                                     : "the output matrix and two layers");
     }
@@ -140,17 +137,16 @@ static enum status try_setting(struct candidate *candidate, struct plan *plan, c
     candidate->weights_host_bytes = work.weights_host_bytes;
     candidate->resident_experts = weight_sizes_experts(
         &setting->model->weights, work.weights_host_bytes > 0 ? work.weights_host_bytes : UINT64_MAX);
-    candidate->resident_layers =
-        work.weights_host_bytes > 0 ? weight_sizes_resident(&setting->model->weights, work.weights_host_bytes)
-                                    : setting->model->config->layer_count;
+    candidate->resident_layers = work.weights_host_bytes > 0
+                                     ? weight_sizes_resident(&setting->model->weights, work.weights_host_bytes)
+                                     : setting->model->config->layer_count;
     return STATUS_OK;
 }
 
 /* The quickest division of the memory between KV and weights, where there is a choice.  KV that fits beside all
  * weights is not divided. */
 static enum status try_divisions(struct candidate *best, struct plan *best_plan, const struct row *row,
-                                 const struct choose_question *question, struct setting setting,
-                                 struct error *error) {
+                                 const struct choose_question *question, struct setting setting, struct error *error) {
     const struct plan *sizes = question->plan;
     const enum status whole = try_setting(best, best_plan, row, question, &setting, error);
     if (sizes->disk_directory == NULL || sizes->has_budget || question->memory_bytes == 0 ||
@@ -178,8 +174,7 @@ static bool is_better_with_fewer(const struct candidate *fewer, const struct can
 
 /* With each number of threads. */
 static enum status try_threads(struct candidate *best, struct plan *best_plan, const struct row *row,
-                               const struct choose_question *question, size_t sequences,
-                               struct error *error) {
+                               const struct choose_question *question, size_t sequences, struct error *error) {
     struct setting setting = {.model = &question->models[0], .sequences = sequences};
     TRY(try_divisions(best, best_plan, row, question, setting, error));
     const struct candidate all = *best;
@@ -189,8 +184,7 @@ static enum status try_threads(struct candidate *best, struct plan *best_plan, c
         struct error refused;
         setting.model = &question->models[i];
         if (try_divisions(&candidate, &plan, row, question, setting, &refused) != STATUS_OK) continue;
-        if (!is_better_with_fewer(&candidate, &all) || candidate.cost.step_seconds >= best->cost.step_seconds)
-            continue;
+        if (!is_better_with_fewer(&candidate, &all) || candidate.cost.step_seconds >= best->cost.step_seconds) continue;
         *best = candidate;
         *best_plan = plan;
     }
@@ -204,8 +198,7 @@ static enum status try_sequences(struct candidate *best, struct plan *best_plan,
     struct plan plans[8];
     size_t count = 0, chosen = 0;
     double most = 0;
-    if (question->sequences > 0)
-        return try_threads(best, best_plan, row, question, question->sequences, error);
+    if (question->sequences > 0) return try_threads(best, best_plan, row, question, question->sequences, error);
     for (size_t sequences = 1; sequences <= PLAN_SEQUENCES_MAX; sequences *= 2) {
         struct error refused;
         tried[count] = *best;
@@ -255,21 +248,18 @@ static enum status add_row(struct choices *choices, size_t index, const struct r
     struct plan plan;
     char set[CANDIDATE_SET_BYTES];
     if (row->needs_disk && question->plan->disk_directory == NULL) return STATUS_OK;
-    *candidate =
-        (struct candidate){.preset = row->preset, .is_exact = row->is_exact, .kld = row->is_exact ? 0 : NAN};
+    *candidate = (struct candidate){.preset = row->preset, .is_exact = row->is_exact, .kld = row->is_exact ? 0 : NAN};
     set_text(row, question, set);
     memcpy(candidate->set, set, sizeof set);
     snprintf(candidate->text, sizeof candidate->text, "%s%s%s", row->preset, set[0] != '\0' ? " " : "", set);
     TRY(try_sequences(candidate, &plan, row, question, error));
-    if (!row->is_exact && question->kld != NULL)
-        candidate->kld = question->kld(question->kld_context, candidate->text);
+    if (!row->is_exact && question->kld != NULL) candidate->kld = question->kld(question->kld_context, candidate->text);
     candidate->loss = plan.select.loss;
     /* A dial does not see what 4-bit pages lose. */
     const bool is_held = plan.select.loss > 0 && !plan.quantized_pages;
     candidate->is_allowed = row->is_exact || is_held || candidate->kld <= question->kld_max;
     candidate->row = index;
-    candidate->exact_below =
-        plan_exact_below(model_of(question, candidate->thread_count), &plan, question->depth);
+    candidate->exact_below = plan_exact_below(model_of(question, candidate->thread_count), &plan, question->depth);
     if (candidate->exact_below > question->depth) candidate->exact_below = question->depth;
     choices->count++;
     return STATUS_OK;
@@ -302,8 +292,7 @@ static bool is_left_out(const struct row *row, const struct choose_question *que
     return true;
 }
 
-enum status plan_choose(struct choices *choices, const struct choose_question *question,
-                        struct error *error) {
+enum status plan_choose(struct choices *choices, const struct choose_question *question, struct error *error) {
     struct error full_error = {0};
     *choices = (struct choices){.count = 0};
     for (size_t i = 0; i < ROW_COUNT + preset_count; i++) {

@@ -52,8 +52,7 @@ uint64_t cost_matrix_types(const struct model_config *config, const struct gguf 
     uint64_t types = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (model_is_matrix(tensor) && model_step_share(gguf, config, tensor) > 0)
-            types |= UINT64_C(1) << tensor->type;
+        if (model_is_matrix(tensor) && model_step_share(gguf, config, tensor) > 0) types |= UINT64_C(1) << tensor->type;
     }
     return types;
 }

@@ -48,8 +48,7 @@ double persistent_compute_seconds(const struct persistent_times *times);
 size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, double head_bytes);
 /* D of a KV head; NaN: it has no similarity. */
 double persistent_difficulty(const struct persistent_question *question, size_t layer, size_t kv_head);
-static inline size_t persistent_lane(const struct persistent_question *question, size_t layer,
-                                     size_t kv_head) {
+static inline size_t persistent_lane(const struct persistent_question *question, size_t layer, size_t kv_head) {
     return kv_layer_lane(question->groups, question->kv_head_count, layer, kv_head);
 }
 static inline size_t persistent_heads_of(const struct persistent_question *question, size_t layer) {

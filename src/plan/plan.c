@@ -24,9 +24,8 @@ enum status plan_set_disk(struct plan *plan, const char *directory, size_t lengt
                           struct error *error) {
     plan->disk_bytes = limit_bytes;
     plan->disk_directory = strndup(directory, length);
-    return plan->disk_directory != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_MEMORY, "no memory for the name of a folder");
+    return plan->disk_directory != NULL ? STATUS_OK
+                                        : error_set(error, STATUS_MEMORY, "no memory for the name of a folder");
 }
 
 void plan_deinit(struct plan *plan) {
@@ -36,8 +35,7 @@ void plan_deinit(struct plan *plan) {
 
 /* ---- what can be done ---- */
 
-static enum status check_sizes(const struct plan *plan, const struct model_config *config,
-                               struct error *error) {
+static enum status check_sizes(const struct plan *plan, const struct model_config *config, struct error *error) {
     if (plan->sequence_capacity < 1 || plan->sequence_capacity > PLAN_SEQUENCES_MAX)
         return error_set(error, STATUS_USAGE, "%zu sequences: expected 1 to %d", plan->sequence_capacity,
                          PLAN_SEQUENCES_MAX);
@@ -45,8 +43,8 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
         return error_set(error, STATUS_USAGE, "a batch of %zu tokens: expected at most %d", plan->batch_size,
                          DEVICE_BATCH_MAX);
     if (plan->segment_size > PLAN_SEGMENT_MAX)
-        return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d",
-                         plan->segment_size, PLAN_SEGMENT_MAX);
+        return error_set(error, STATUS_USAGE, "a segment of %zu tokens: expected at most %d", plan->segment_size,
+                         PLAN_SEGMENT_MAX);
     if (!config->has_rope && plan->context_size > config->context_length)
         return error_set(error, STATUS_USAGE,
                          "a context of %llu tokens: this model has learned positions for %llu only",
@@ -63,8 +61,7 @@ static bool key_index_may_leave(const struct plan *plan) {
 /* Nodes above a chunk are built of those of its chunks. */
 static size_t key_index_group(const struct select_options *select) {
     const bool is_searched = select->take == 0 || select->take == select->leaf;
-    return select->method == &select_tree && select->leaf < KV_CHUNK_TOKENS && is_searched ? TREE_RUN_CHUNKS
-                                                                                           : 1;
+    return select->method == &select_tree && select->leaf < KV_CHUNK_TOKENS && is_searched ? TREE_RUN_CHUNKS : 1;
 }
 
 static enum status check_select(const struct plan *plan, struct error *error) {
@@ -78,30 +75,24 @@ static enum status check_select(const struct plan *plan, struct error *error) {
                          "key_index=disk with select=%s: its key index is built of that of all chunks before",
                          method->name);
     if (method->reads_keys && plan->k_type != KV_F16)
-        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only",
-                         method->name);
+        return error_set(error, STATUS_UNSUPPORTED, "select=%s reads keys as halves: codec=f16 only", method->name);
     if (plan->quantized_pages && (method->reads_keys || plan->select.scan))
         return error_set(error, STATUS_UNSUPPORTED, "select=%s reads rows, not 4-bit pages: codec=f16 only",
                          method->name);
     if (plan->select.reuse.kind != REUSE_NONE && method == &select_all)
+        return error_set(error, STATUS_UNSUPPORTED, "reuse=similarity with select=all: there is nothing to reuse");
+    if (plan->select.reuse.kind != REUSE_NONE && plan->host_bytes > 0 && (method->reads_keys || plan->select.scan))
         return error_set(error, STATUS_UNSUPPORTED,
-                         "reuse=similarity with select=all: there is nothing to reuse");
-    if (plan->select.reuse.kind != REUSE_NONE && plan->host_bytes > 0 &&
-        (method->reads_keys || plan->select.scan))
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "reuse=similarity with select=%s and KV on disk: every key is read in every step anyway",
-            method->name);
+                         "reuse=similarity with select=%s and KV on disk: every key is read in every step anyway",
+                         method->name);
     if (plan->host_bytes > 0 && method->watches_prefill)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "select=%s with KV on disk: what it sums up changes with every token and is not saved",
-            method->name);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "select=%s with KV on disk: what it sums up changes with every token and is not saved",
+                         method->name);
     return STATUS_OK;
 }
 
-static enum status check_rebuild(const struct plan *plan, const struct model_config *config,
-                                 struct error *error) {
+static enum status check_rebuild(const struct plan *plan, const struct model_config *config, struct error *error) {
     if (!plan->rebuilds) return STATUS_OK;
     if (plan->select.method != NULL && plan->select.method != &select_all)
         return error_set(error, STATUS_UNSUPPORTED,
@@ -113,13 +104,11 @@ static enum status check_rebuild(const struct plan *plan, const struct model_con
                          "rebuild=recompute with 4-bit pages: what is computed again is not rounded; "
                          "codec=f16 or q8 only");
     if (model_stored_layers(config) < 2)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "rebuild=recompute: a model of one layer keeps no inputs");
+        return error_set(error, STATUS_UNSUPPORTED, "rebuild=recompute: a model of one layer keeps no inputs");
     return STATUS_OK;
 }
 
-static enum status check_dimensions(const struct plan *plan, const struct kv_geometry *geometry,
-                                    struct error *error) {
+static enum status check_dimensions(const struct plan *plan, const struct kv_geometry *geometry, struct error *error) {
     if ((plan->k_type != KV_Q8 || geometry->k_dimension % KV_SCALE_GROUP == 0) &&
         (plan->v_type != KV_Q8 || geometry->v_dimension % KV_SCALE_GROUP == 0))
         return STATUS_OK;
@@ -128,8 +117,7 @@ static enum status check_dimensions(const struct plan *plan, const struct kv_geo
 }
 
 /* Before KV is sized. */
-static enum status check_kv_types(const struct plan *plan, const struct model_config *config,
-                                  struct error *error) {
+static enum status check_kv_types(const struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_geometry one = {.k_dimension = config->k_dimension, .v_dimension = config->v_dimension};
     const struct kv_groups *groups = config->kv_groups;
     for (size_t i = 0; i < (groups != NULL ? groups->group_count : 1); i++) {
@@ -140,8 +128,7 @@ static enum status check_kv_types(const struct plan *plan, const struct model_co
 }
 
 /* Pages of two forms are of layers that are alike; and what layers that attend to the KV of others cannot have. */
-static enum status check_layers(const struct plan *plan, const struct model_config *config,
-                                struct error *error) {
+static enum status check_layers(const struct plan *plan, const struct model_config *config, struct error *error) {
     const struct kv_groups *groups = config->kv_groups;
     if (groups != NULL && plan->disk_directory != NULL && config->layer_count > STORE_GROUP_LAYERS_MAX)
         return error_set(error, STATUS_UNSUPPORTED, "--kv-disk: layers that differ are at most %d, not %zu",
@@ -149,22 +136,19 @@ static enum status check_layers(const struct plan *plan, const struct model_conf
     /* What rows were before their chunk was rounded is gone when a later layer reads it. */
     const size_t stored = model_stored_layers(config);
     if (stored < config->layer_count && plan->quantized_pages)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "%s: %zu of its %zu layers attend to the KV of others, which a codec of 4 bits does not "
-            "support: try --set codec=f16",
-            config->name, config->layer_count - stored, config->layer_count);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s: %zu of its %zu layers attend to the KV of others, which a codec of 4 bits does not "
+                         "support: try --set codec=f16",
+                         config->name, config->layer_count - stored, config->layer_count);
     if (groups != NULL && plan->mixes_pages)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "%s: its layers have K and V of %zu different shapes, which codec=dynamic does not support: "
-            "try --set codec=q4",
-            config->name, groups->group_count);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s: its layers have K and V of %zu different shapes, which codec=dynamic does not support: "
+                         "try --set codec=q4",
+                         config->name, groups->group_count);
     if (stored < config->layer_count && plan->key_index == PLAN_KEY_INDEX_DISK)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "key_index=disk: %zu of %zu layers choose by the key index of others, which is gone by then",
-            config->layer_count - stored, config->layer_count);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "key_index=disk: %zu of %zu layers choose by the key index of others, which is gone by then",
+                         config->layer_count - stored, config->layer_count);
     return STATUS_OK;
 }
 
@@ -186,12 +170,10 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
     TRY(check_kv_types(plan, config, error));
     if (plan->disk_directory != NULL && plan->host_bytes == 0)
         return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
-    if (plan->quantized_pages &&
-        (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
+    if (plan->quantized_pages && (plan->disk_directory == NULL || plan->k_type != KV_F16 || plan->v_type != KV_F16))
         return error_set(error, STATUS_USAGE, "4-bit pages are of f16 KV, and on disk");
     if (plan->mixes_pages && (!plan->quantized_pages || config->layer_count > PAGE_FRACTIONS_LAYERS_MAX))
-        return error_set(error, STATUS_USAGE,
-                         "a fraction of the pages in 4 bits is of at most %d layers, not %zu",
+        return error_set(error, STATUS_USAGE, "a fraction of the pages in 4 bits is of at most %d layers, not %zu",
                          PAGE_FRACTIONS_LAYERS_MAX, config->layer_count);
     TRY(check_rebuild(plan, config, error));
     TRY(check_layers(plan, config, error));
@@ -273,8 +255,7 @@ static enum status least_attention(const struct plan *plan, const struct model_c
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches,
                                             .unit_bytes = plan->unit_bytes};
-    attention->list_layer_first =
-        layer_behind(config, max_size(plan->resident_layers, plan->select.dense_layers));
+    attention->list_layer_first = layer_behind(config, max_size(plan->resident_layers, plan->select.dense_layers));
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->rebuild.chunk_bytes = kv_cache_chunk_bytes_max(&cache);
@@ -284,8 +265,7 @@ static enum status least_attention(const struct plan *plan, const struct model_c
         attention->rebuild.v_dimension = config->v_dimension;
     }
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
-    return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,
-                                   error);
+    return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max, error);
 }
 
 /* Of all sequences' layers that keep one. */
@@ -303,8 +283,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     cache->block_tokens = max_size(plan_batch_size(plan), PLAN_BLOCK_MIN);
     if (!plan->rows_in_host && !plan->keeps_rows && (plan->disk_directory == NULL || config->state.layer_count == 0))
         cache->windows = config->kv_windows;
-    if (cache->windows != NULL)
-        cache->batch_tokens = max_size(plan_segment_size(plan, config), cache->block_tokens);
+    if (cache->windows != NULL) cache->batch_tokens = max_size(plan_segment_size(plan, config), cache->block_tokens);
     cache->key_index_layer_first = select_layer_first(&plan->select, &shape);
     if (plan->select.method == NULL) return STATUS_OK;
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
@@ -338,8 +317,7 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     cache->pooled_tokens = 0; /* of RAM */
     if (cache->host_bytes < kv_tier_bytes_min(cache)) cache->key_index_places = 1;
     if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
-    cache->key_index_on_disk =
-        cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
+    cache->key_index_on_disk = cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
     if (!cache->key_index_on_disk) cache->pooled_tokens = pooled;
 }
 
@@ -349,8 +327,7 @@ static uint64_t key_index_bytes_per_token(const struct kv_cache_config *cache) {
     return kv_cache_bytes_per_token(cache) - kv_cache_bytes_per_token(&plain);
 }
 
-static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uint64_t bytes,
-                                   struct error *error) {
+static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uint64_t bytes, struct error *error) {
     char needed[32], has[32];
     return error_set(error, STATUS_MEMORY,
                      "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
@@ -374,11 +351,10 @@ static enum status bound_key_index(const struct plan *plan, uint64_t context, st
 /* Rows of lists and heads that stay whole, beside the layers that do: of the heads as many as leave every other head
  * its list (CLO, 3.3: what the buffers leave free is for persistent heads).  Where that is none, lists have what they
  * would have if none were to stay. */
-static void divide_lists(struct kv_cache_config *cache, const struct list_buffer_shape *buffers,
-                         uint64_t spare, size_t *staying) {
+static void divide_lists(struct kv_cache_config *cache, const struct list_buffer_shape *buffers, uint64_t spare,
+                         size_t *staying) {
     const uint64_t heads = kv_lane(cache, buffers->layer_count, 0) - kv_lane(cache, buffers->layer_first, 0),
-                   head = cache->sequence_capacity *
-                          list_buffer_head_bytes(buffers->list_rows, buffers->chunk_bytes),
+                   head = cache->sequence_capacity * list_buffer_head_bytes(buffers->list_rows, buffers->chunk_bytes),
                    tables = list_buffer_table_bytes(buffers),
                    layers = kv_lane(cache, min_size(cache->resident_layers, cache->layer_count), 0);
     ASSERT(*staying <= heads);
@@ -427,15 +403,13 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
 
 /* Of attention, of states, and of the inputs that each sequence keeps. */
 static uint64_t scratch_bytes_of(const struct plan *plan, const struct model_config *config,
-                                 const struct attention_options *attention,
-                                 const struct kv_cache_config *cache) {
-    const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
-                                       .hidden_size = config->hidden_size,
-                                       .form = plan->inputs_form};
-    const uint64_t inputs = plan_keeps_inputs(plan, config)
-                                ? plan->sequence_capacity *
-                                      inputs_bytes(&shape, attention->context_size, attention->rebuild.chunks)
-                                : 0;
+                                 const struct attention_options *attention, const struct kv_cache_config *cache) {
+    const struct inputs_shape shape = {
+        .layer_count = model_stored_layers(config), .hidden_size = config->hidden_size, .form = plan->inputs_form};
+    const uint64_t inputs =
+        plan_keeps_inputs(plan, config)
+            ? plan->sequence_capacity * inputs_bytes(&shape, attention->context_size, attention->rebuild.chunks)
+            : 0;
     return attention_bytes(attention) + states_bytes(plan, cache) + inputs;
 }
 
@@ -490,10 +464,8 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
     cache->chosen_tokens = attention->kept_max;
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
-        !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||
-        bytes > (uint64_t)1 << 46)
-        return error_set(error, STATUS_MEMORY,
-                         "a context of %llu tokens for %zu sequences does not fit any memory",
+        !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) || bytes > (uint64_t)1 << 46)
+        return error_set(error, STATUS_MEMORY, "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)context, plan->sequence_capacity);
     /* Where they have all of the context anyway, prompts may be cut anywhere. */
     if (cache->windows != NULL && plan->disk_directory == NULL &&
@@ -513,16 +485,16 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                            : least_attention(plan, config, attention, error);
 }
 
-enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
-                              struct kv_cache_config *cache, struct error *error) {
+enum status plan_cache_config(const struct plan *plan, const struct model_config *config, struct kv_cache_config *cache,
+                              struct error *error) {
     struct attention_options lists;
     size_t staying = 0;
     TRY(divide_host(plan, config, &lists, cache, error));
     return add_list_buffers(plan, config, &lists, cache, &staying, error);
 }
 
-enum status plan_keep_heads(const struct plan *plan, const struct model_config *config,
-                            struct kv_cache_config *cache, size_t *head_count, struct error *error) {
+enum status plan_keep_heads(const struct plan *plan, const struct model_config *config, struct kv_cache_config *cache,
+                            size_t *head_count, struct error *error) {
     struct attention_options lists;
     TRY(plan_attention_options(plan, config, &lists, error));
     cache->scratch_bytes -= cache->list_bytes;
@@ -540,8 +512,8 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
     return STATUS_OK;
 }
 
-enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config,
-                                   uint64_t kv_bytes, uint64_t *bytes, struct error *error) {
+enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config, uint64_t kv_bytes,
+                                   uint64_t *bytes, struct error *error) {
     struct plan counted = *plan;
     struct kv_cache_config cache;
     counted.host_bytes = *bytes = kv_bytes;
@@ -647,11 +619,9 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     plan->rows_in_host = false;
     plan->unit_bytes = plan->near_layers = plan->input_row_bytes = 0;
     plan->rebuilds = plan->rebuilds && plan->disk_directory != NULL;
-    if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
-        bytes.rows + bytes.key_index <= plan->device_bytes)
+    if (plan->device_bytes == 0 || plan->disk_directory != NULL || bytes.rows + bytes.key_index <= plan->device_bytes)
         return STATUS_OK;
-    if (bytes.key_index > plan->device_bytes)
-        return lacks_key_index(plan, plan->context_size, bytes.key_index, error);
+    if (bytes.key_index > plan->device_bytes) return lacks_key_index(plan, plan->context_size, bytes.key_index, error);
     plan->rows_in_host = true;
     cache->windows = NULL;
     bytes = context_bytes_of(plan, cache, plan->context_size);
@@ -714,8 +684,8 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     return STATUS_OK;
 }
 
-enum status plan_check_budget(const struct plan *plan, const struct model_config *config,
-                              uint64_t token_count, struct error *error) {
+enum status plan_check_budget(const struct plan *plan, const struct model_config *config, uint64_t token_count,
+                              struct error *error) {
     struct kv_cache_config cache;
     uint64_t fitting;
     TRY(token_config(plan, config, &cache, error));
@@ -751,8 +721,8 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
     return STATUS_OK;
 }
 
-enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
-                              uint64_t token_count, struct error *error) {
+enum status plan_check_memory(const struct plan *plan, const struct model_config *config, uint64_t token_count,
+                              struct error *error) {
     struct kv_cache_config cache;
     if (plan->disk_directory != NULL || (plan->device_bytes != 0 && !plan->rows_in_host))
         return STATUS_OK; /* the engine says what it needs; it was bounded */
@@ -762,9 +732,9 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
     available -= min_size(available, states_bytes(plan, &cache));
     if (bytes <= available) return STATUS_OK;
     char needed[32], free_text[32];
-    return error_set(
-        error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",
-        (unsigned long long)token_count, bytes_text(bytes, needed, sizeof needed),
-        bytes_text(available, free_text, sizeof free_text), (unsigned long long)fitting_tokens(plan, &cache, available),
-        plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
+    return error_set(error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",
+                     (unsigned long long)token_count, bytes_text(bytes, needed, sizeof needed),
+                     bytes_text(available, free_text, sizeof free_text),
+                     (unsigned long long)fitting_tokens(plan, &cache, available),
+                     plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
 }

@@ -49,7 +49,7 @@ enum plan_key_index {
 struct plan {
     /* What a step reads, and in what form.  Set by plan_set_axes. */
     const char *preset; /* a name of preset_table; NULL: plan_set_axes was not called */
-    bool is_auto; /* the preset is auto: measure/auto.h is to choose; until then nothing runs by the plan */
+    bool is_auto;       /* the preset is auto: measure/auto.h is to choose; until then nothing runs by the plan */
     /* is_auto: what the choice may lose on this model, in nats (plan/kld_table.h); 0: nothing */
     double kld_max;
     const char *methods[AXIS_COUNT]; /* borrowed from axis_table: each ends at '|' or zero; see plan_method */
@@ -110,13 +110,12 @@ struct plan {
     bool rows_in_host;
     /* Layers with windows keep all of K and V (cache/kv_windows.h): who measures goes back to lengths of its choice. */
     bool keeps_rows;
-    size_t
-        near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
+    size_t near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
     /* With rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h), or for what is computed again
      * (attention/bus_rebuild.h). */
     uint64_t unit_bytes;
-    uint64_t input_row_bytes; /* the same: of a token and layer, kept beside the rows; 0: none are */
-    uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
+    uint64_t input_row_bytes;   /* the same: of a token and layer, kept beside the rows; 0: none are */
+    uint64_t memory_bytes;      /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* max size of the folder; 0: no limit */
     const char *document_name;  /* borrowed; a name for people, given to what is saved; NULL: none */
@@ -131,8 +130,8 @@ void plan_deinit(struct plan *plan); /* frees what plan_set_disk allocated; safe
 const char *plan_default_preset(const char *set, const char *keep);
 /* preset NULL: full.  set ("AXIS=METHOD,NAME=NUMBER,...") and keep ("2048", "10%") NULL: not given.  Call plan_set_disk
  * first.  The plan's types of K and V hold unless set names a codec.  STATUS_USAGE: one line with the valid words. */
-enum status plan_set_axes(struct plan *plan, const char *preset, const char *set, const char *keep,
-                          struct error *error) STATUS_CHECKED;
+enum status plan_set_axes(struct plan *plan, const char *preset, const char *set, const char *keep, struct error *error)
+    STATUS_CHECKED;
 /* "sinks, recent, ... rank (bound or meanstd) ...": the names that set takes besides axes.  Returns buffer. */
 const char *plan_setting_names(char *buffer, size_t buffer_bytes);
 /* Copies the method's name of an axis, zero-terminated.  Returns buffer. */
@@ -144,8 +143,7 @@ const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes
 const char *plan_caveat(const struct plan *plan);
 
 /* STATUS_USAGE, STATUS_UNSUPPORTED: the plan asks for something that this model or this build cannot do. */
-enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error)
-    STATUS_CHECKED;
+enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) STATUS_CHECKED;
 
 /* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free,
  * and by --kv-device; what is left of the budget is then RAM's. */
@@ -170,34 +168,32 @@ bool plan_keeps_inputs(const struct plan *plan, const struct model_config *confi
 enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
                                    struct attention_options *attention, struct error *error) STATUS_CHECKED;
 /* The cache's configuration, with the selection's key index. */
-enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
-                              struct kv_cache_config *cache, struct error *error) STATUS_CHECKED;
+enum status plan_cache_config(const struct plan *plan, const struct model_config *config, struct kv_cache_config *cache,
+                              struct error *error) STATUS_CHECKED;
 /* Divides the RAM of that configuration anew, now that *head_count heads of later layers than those that stay are to
  * stay as well (kv_tier_set_resident_heads).  *head_count: of them so many, where the others have buffers for their
  * lists; else what it was. */
-enum status plan_keep_heads(const struct plan *plan, const struct model_config *config,
-                            struct kv_cache_config *cache, size_t *head_count, struct error *error)
-    STATUS_CHECKED;
+enum status plan_keep_heads(const struct plan *plan, const struct model_config *config, struct kv_cache_config *cache,
+                            size_t *head_count, struct error *error) STATUS_CHECKED;
 /* The min host_bytes of the plan. */
 enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,
                                 struct error *error) STATUS_CHECKED;
 /* The host_bytes that leave kv_bytes for chunks; the rest is for key index, tables and buffers. */
-enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config,
-                                   uint64_t kv_bytes, uint64_t *bytes, struct error *error) STATUS_CHECKED;
+enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config, uint64_t kv_bytes,
+                                   uint64_t *bytes, struct error *error) STATUS_CHECKED;
 
 /* Without a disk.  A context size of 0 becomes the model's, cut to the budget.  One that is given and that the device's
  * own memory does not hold has its K and V in RAM (rows_in_host).  STATUS_MEMORY: the budget does not hold the given
  * context size for all sequences; the message says what fits. */
-enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error)
-    STATUS_CHECKED;
+enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) STATUS_CHECKED;
 /* Without a disk.  STATUS_MEMORY: the budget does not hold token_count tokens of every sequence. */
-enum status plan_check_budget(const struct plan *plan, const struct model_config *config,
-                              uint64_t token_count, struct error *error) STATUS_CHECKED;
+enum status plan_check_budget(const struct plan *plan, const struct model_config *config, uint64_t token_count,
+                              struct error *error) STATUS_CHECKED;
 /* With a disk.  host_bytes becomes the budget.  Without a budget it is half of the available memory, or what the
  * context needs if that is less. */
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error)
     STATUS_CHECKED;
 /* STATUS_MEMORY: the KV of token_count tokens exceeds the available memory.  Checked before the work, so that the
  * kernel does not end the process in the middle of it. */
-enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
-                              uint64_t token_count, struct error *error) STATUS_CHECKED;
+enum status plan_check_memory(const struct plan *plan, const struct model_config *config, uint64_t token_count,
+                              struct error *error) STATUS_CHECKED;

@@ -41,8 +41,7 @@ static const struct preset own[] = {
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
      .disk_keep = "22%",
-     .disk_settings =
-         "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic,quantized=16",
+     .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic,quantized=16",
      .planning = PRESET_DIALS,
      .measured = "leoam"},
     {.name = "flexgen",
@@ -82,15 +81,14 @@ const char *preset_names(char *buffer, size_t buffer_bytes) {
     size_t used = 0;
     buffer[0] = '\0';
     for (size_t i = 0; i < preset_count && used < buffer_bytes; i++)
-        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", used > 0 ? ", " : "",
-                                 preset_table[i]->name);
+        used +=
+            (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", used > 0 ? ", " : "", preset_table[i]->name);
     return buffer;
 }
 
 bool preset_is_of_lab(const char *name, size_t length) {
-    static const char *const names[] = {"retroinfer",          "h2o",       "infinigen",
-                                        "infinigen-published", "pqcache",   "quest",
-                                        "clo-published",       "streaming", "leoam-published"};
+    static const char *const names[] = {"retroinfer", "h2o",           "infinigen", "infinigen-published", "pqcache",
+                                        "quest",      "clo-published", "streaming", "leoam-published"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0) return true;
     return false;
@@ -105,10 +103,9 @@ enum status preset_find(const struct preset **preset, const char *name, struct e
     }
     preset_names(names, sizeof names);
     if (preset_is_of_lab(name, strlen(name)))
-        return error_set(
-            error, STATUS_USAGE,
-            "--preset: no preset '%s'; there are %s; %s is in loam-lab, which has every command of loam",
-            name, names, name);
+        return error_set(error, STATUS_USAGE,
+                         "--preset: no preset '%s'; there are %s; %s is in loam-lab, which has every command of loam",
+                         name, names, name);
     return error_set(error, STATUS_USAGE, "--preset: no preset '%.40s'; there are %s", name, names);
 }
 
@@ -125,8 +122,8 @@ static const char *word_find(const char *words, const char *text, size_t length)
 enum status axis_method_parse(const char *text, size_t length, enum axis *axis, const char **method,
                               size_t *method_length, struct error *error) {
     size_t axis_length = strcspn(text, "="), found = 0;
-    while (found < AXIS_COUNT && !(strlen(axis_table[found].name) == axis_length &&
-                                   strncmp(axis_table[found].name, text, axis_length) == 0))
+    while (found < AXIS_COUNT &&
+           !(strlen(axis_table[found].name) == axis_length && strncmp(axis_table[found].name, text, axis_length) == 0))
         found++;
     if (found == AXIS_COUNT) {
         char names[160] = "";
@@ -145,8 +142,7 @@ enum status axis_method_parse(const char *text, size_t length, enum axis *axis, 
     if (methods == NULL) {
         for (size_t i = 0; i < select_method_count; i++) {
             *method = select_methods[i]->name;
-            if (strlen(*method) == *method_length &&
-                memcmp(*method, text + axis_length + 1, *method_length) == 0)
+            if (strlen(*method) == *method_length && memcmp(*method, text + axis_length + 1, *method_length) == 0)
                 return STATUS_OK;
         }
         methods = select_method_names(names, sizeof names);

@@ -28,8 +28,7 @@ static int spawn(pid_t *id, const char *const *argv, const int files[3]) {
         failed = files[i] >= 0 ? posix_spawn_file_actions_adddup2(&actions, files[i], i)
                                : posix_spawn_file_actions_addopen(&actions, i, "/dev/null", O_RDWR, 0);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes,
-                                  &all); /* this process ignores SIGPIPE, and the child must not */
+    posix_spawnattr_setsigdefault(&attributes, &all); /* this process ignores SIGPIPE, and the child must not */
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     if (failed == 0) failed = posix_spawnp(id, argv[0], &actions, &attributes, (char *const *)argv, environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -44,8 +43,8 @@ static void close_file(int *file) {
 
 enum status child_start(struct child *child, const char *const *argv, const int *input, struct error *error) {
     int in[] = {-1, -1}, out[] = {-1, -1}, errors[] = {-1, -1}; /* pipes; [0] is read */
-    const bool has_pipes = pipe2(out, O_CLOEXEC) == 0 &&
-                           (input != NULL || (pipe2(in, O_CLOEXEC) == 0 && pipe2(errors, O_CLOEXEC) == 0));
+    const bool has_pipes =
+        pipe2(out, O_CLOEXEC) == 0 && (input != NULL || (pipe2(in, O_CLOEXEC) == 0 && pipe2(errors, O_CLOEXEC) == 0));
     const int files[] = {input != NULL ? *input : in[0], out[1], errors[1]};
     pid_t id = 0;
     const int failed = has_pipes ? spawn(&id, argv, files) : errno;
@@ -95,8 +94,7 @@ void child_read_errors(struct child *child, char *line, size_t size) {
     char rest[512];
     for (;;) { /* what does not fit is read too: else the program would wait for a reader */
         bool fits = used + 1 < size;
-        ssize_t got =
-            fits ? read(child->errors, line + used, size - 1 - used) : read(child->errors, rest, sizeof rest);
+        ssize_t got = fits ? read(child->errors, line + used, size - 1 - used) : read(child->errors, rest, sizeof rest);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         if (fits) used += (size_t)got;

@@ -11,8 +11,8 @@
 #include "base/status.h"
 
 struct child {
-    pid_t id;                  /* 0: none */
-    int input, output, errors; /* owned; this side of its standard input, output and errors; -1: closed */
+    pid_t id;                     /* 0: none */
+    int input, output, errors;    /* owned; this side of its standard input, output and errors; -1: closed */
     bool (*stops)(void *context); /* the caller's, set after child_start: ends child_read; NULL: nothing does */
     void *stops_context;
 };
@@ -22,8 +22,7 @@ struct child {
 enum status child_start(struct child *child, const char *const *argv, const int *input, struct error *error)
     STATUS_CHECKED;
 /* Sends all bytes.  STATUS_IO: the program no longer reads. */
-enum status child_write(struct child *child, const void *bytes, size_t count, struct error *error)
-    STATUS_CHECKED;
+enum status child_write(struct child *child, const void *bytes, size_t count, struct error *error) STATUS_CHECKED;
 void child_end_input(struct child *child);
 /* Up to `size` bytes of its output, as soon as there are any: *count 0 at the end.  STATUS_INTERRUPTED: `stops`, which
  * is asked several times a second, said so. */

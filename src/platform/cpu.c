@@ -28,8 +28,7 @@ static cpu_mask detect(void) {
     if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7)) return 0;
     uint64_t state = saved_state();
     cpu_mask mask = 0;
-    if ((state & 0x6) == 0x6 && (b7 & bit_AVX2) != 0 && (b7 & bit_BMI2) != 0 && has_fma && has_f16c)
-        mask |= CPU_AVX2;
+    if ((state & 0x6) == 0x6 && (b7 & bit_AVX2) != 0 && (b7 & bit_BMI2) != 0 && has_fma && has_f16c) mask |= CPU_AVX2;
     unsigned wanted = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if ((mask & CPU_AVX2) != 0 && (state & 0xe6) == 0xe6 && (b7 & wanted) == wanted &&
         (c7 & (1u << 11)) != 0) /* AVX512_VNNI */
@@ -37,8 +36,7 @@ static cpu_mask detect(void) {
     if ((mask & CPU_AVX512) == 0) return mask;
     unsigned counts = 1u << 14 | 1u << 12; /* AVX512_VPOPCNTDQ, AVX512_BITALG: together since Ice Lake and Zen 4 */
     if ((c7 & counts) == counts) mask |= CPU_VPOPCNTDQ;
-    if (__get_cpuid_count(7, 1, &a71, &unused, &unused, &unused) && (a71 & (1u << 5)) != 0)
-        mask |= CPU_AVX512_BF16;
+    if (__get_cpuid_count(7, 1, &a71, &unused, &unused, &unused) && (a71 & (1u << 5)) != 0) mask |= CPU_AVX512_BF16;
     unsigned amx = 1u << 24 | 1u << 25 | 1u << 22; /* tile, int8, bf16 */
     if ((mask & CPU_AVX512_BF16) != 0 && (d7 & amx) == amx && (state & 0x60000) == 0x60000 && amx_permitted())
         mask |= CPU_AMX;

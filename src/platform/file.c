@@ -56,12 +56,10 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
 /* Also after somebody else has installed one.  SA_ONSTACK: a program may have small stacks of its own, and one for
  * signals. */
 static void guard_install(void) {
-    struct sigaction now,
-        ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+    struct sigaction now, ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&ours.sa_mask);
     pthread_mutex_lock(&guard_mutex);
-    if (sigaction(SIGBUS, NULL, &now) == 0 &&
-        !((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_bus_error)) {
+    if (sigaction(SIGBUS, NULL, &now) == 0 && !((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_bus_error)) {
         former = now;
         (void)sigaction(SIGBUS, &ours, NULL);
     }
@@ -109,8 +107,8 @@ enum status file_map_open(struct file_map *map, const char *path, struct error *
     map->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (map->file < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
     map->path = strdup(path);
-    enum status status = map->path != NULL ? map_file(map, error)
-                                           : error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    enum status status =
+        map->path != NULL ? map_file(map, error) : error_set(error, STATUS_MEMORY, "%s: out of memory", path);
     if (status == STATUS_OK) return status;
     close(map->file);
     free(map->path);
@@ -128,9 +126,7 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
-static bool same_time(struct timespec a, struct timespec b) {
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
+static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
 enum status file_map_check(const struct file_map *map, struct error *error) {
     const struct stat *before = &map->before;
@@ -162,8 +158,7 @@ void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes) 
     advise(map, offset, bytes, MADV_DONTNEED);
 }
 
-enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
-                          struct error *error) {
+enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes, struct error *error) {
     bool standard_input = strcmp(path, "-") == 0;
     int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
@@ -233,8 +228,7 @@ static void temporary_drop(const char *path) {
 
 void file_writer_remove_temporaries(void) {
     for (size_t i = 0; i < TEMPORARIES_MAX; i++)
-        if (atomic_load_explicit(&temporaries[i].is_named, memory_order_acquire))
-            (void)unlink(temporaries[i].path);
+        if (atomic_load_explicit(&temporaries[i].is_named, memory_order_acquire)) (void)unlink(temporaries[i].path);
 }
 
 /* mkostemp, but for a name that the table has before the file is there; path ends in six X. */
@@ -321,8 +315,7 @@ enum status file_writer_open(struct file_writer *writer, const char *path, struc
 enum status file_writer_check(const char *path, struct error *error) {
     struct stat info;
     struct file_writer writer;
-    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode))
-        return STATUS_OK; /* opening waits for who reads it */
+    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) return STATUS_OK; /* opening waits for who reads it */
     TRY(file_writer_open(&writer, path, error));
     file_writer_abort(&writer);
     return STATUS_OK;

@@ -40,8 +40,8 @@ void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes);
 
 /* Reads a whole file or standard input ("-") into memory, zero-terminated;
  * refuses more than limit_bytes.  The caller frees *text. */
-enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
-                          struct error *error) STATUS_CHECKED;
+enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes, struct error *error)
+    STATUS_CHECKED;
 
 /* Writes to a new temporary file in path's folder and puts it in place with rename only when file_writer_commit
  * has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed, to a file of
@@ -51,10 +51,9 @@ struct file_writer {
     FILE *stream;        /* write here */
     char *path, *target; /* owned: as it was given, and where it leads */
     char *temporary;     /* owned; NULL: written to directly */
-    bool keeps; /* a file that is there is not replaced: may be set before the commit, which then fails */
+    bool keeps;          /* a file that is there is not replaced: may be set before the commit, which then fails */
 };
-enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error)
-    STATUS_CHECKED;
+enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error) STATUS_CHECKED;
 /* Fails where file_writer_open would; leaves nothing. */
 enum status file_writer_check(const char *path, struct error *error) STATUS_CHECKED;
 enum status file_writer_commit(struct file_writer *writer, struct error *error) STATUS_CHECKED;

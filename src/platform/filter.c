@@ -47,15 +47,13 @@ static enum status read_output(const struct filter *filter, struct child *child,
         size_t count;
         const enum status status = child_read(child, block, sizeof block, &count, error);
         if (status == STATUS_INTERRUPTED)
-            return error_set(error, STATUS_FULL, "%s took longer than %u s", filter->arguments[0],
-                             filter->seconds);
+            return error_set(error, STATUS_FULL, "%s took longer than %u s", filter->arguments[0], filter->seconds);
         if (status != STATUS_OK || count == 0) return status;
         if (text->length - begin + count > filter->output_bytes)
             return error_set(error, STATUS_FULL, "%s wrote more than %zu bytes", filter->arguments[0],
                              filter->output_bytes);
         text_append(text, block, count);
-        if (text->failed)
-            return error_set(error, STATUS_MEMORY, "no memory for what %s writes", filter->arguments[0]);
+        if (text->failed) return error_set(error, STATUS_MEMORY, "no memory for what %s writes", filter->arguments[0]);
     }
 }
 
@@ -64,8 +62,7 @@ static bool ends(const struct child *child) {
     enum { PAUSES = 200, PAUSE_US = 5000 };
     siginfo_t ended = {0};
     for (int i = 0; i < PAUSES; i++) {
-        if (waitid(P_PID, (id_t)child->id, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0)
-            return true;
+        if (waitid(P_PID, (id_t)child->id, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0) return true;
         usleep(PAUSE_US);
     }
     return false;

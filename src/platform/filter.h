@@ -21,5 +21,4 @@ struct filter {
 
 /* Appends what it writes; *code: its exit code, or 128 + signal.  STATUS_UNSUPPORTED: there is no such program;
  * STATUS_FULL: it took longer or wrote more than it may, which the error says. */
-enum status filter_run(const struct filter *filter, struct text *output, int *code, struct error *error)
-    STATUS_CHECKED;
+enum status filter_run(const struct filter *filter, struct text *output, int *code, struct error *error) STATUS_CHECKED;

@@ -86,8 +86,7 @@ enum status io_folder_sync(struct io_folder *folder, struct error *error) {
 enum status io_folder_remove(struct io_folder *folder, const char *name, struct error *error) {
     int failed = refused(folder->faults, IO_CALL_REMOVE, name);
     if (failed == 0 && unlinkat(folder->fd, name, 0) != 0) failed = errno;
-    if (failed == EISDIR && unlinkat(folder->fd, name, AT_REMOVEDIR) == 0)
-        failed = 0; /* put in a file's place */
+    if (failed == EISDIR && unlinkat(folder->fd, name, AT_REMOVEDIR) == 0) failed = 0; /* put in a file's place */
     if (failed != 0 && failed != ENOENT)
         return error_set_os(error, STATUS_IO, failed, "%s/%s: removing it", folder->path, name);
     return STATUS_OK;
@@ -119,8 +118,8 @@ static size_t block_bytes_of(const struct io_file *file) {
     if (!file->direct) return IO_BLOCK_BYTES;
 #ifdef STATX_DIOALIGN
     struct statx info;
-    if (statx(file->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
-        (info.stx_mask & STATX_DIOALIGN) != 0 && info.stx_dio_offset_align > 0)
+    if (statx(file->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0 &&
+        info.stx_dio_offset_align > 0)
         return min_size(max_size(info.stx_dio_offset_align, IO_BLOCK_BYTES), IO_ALIGNMENT);
 #endif
     return IO_ALIGNMENT;
@@ -136,8 +135,8 @@ static int set_flags(struct io_file *file, bool direct) {
     return 0;
 }
 
-enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
-                         enum io_file_mode mode, bool direct, struct error *error) {
+enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name, enum io_file_mode mode,
+                         bool direct, struct error *error) {
     *file = (struct io_file){.fd = -1, .faults = folder->faults};
     ASSERT(strchr(name, '/') == NULL); /* names are ours, made of an id */
     if (asprintf(&file->path, "%s/%s", folder->path, name) < 0) {
@@ -164,8 +163,8 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
     return status;
 }
 
-enum status io_file_open_path(struct io_file *file, const char *path, bool direct,
-                              const struct io_faults *faults, struct error *error) {
+enum status io_file_open_path(struct io_file *file, const char *path, bool direct, const struct io_faults *faults,
+                              struct error *error) {
     *file = (struct io_file){.fd = -1, .faults = faults, .path = strdup(path)};
     if (file->path == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
     int failed = refused(faults, IO_CALL_OPEN, path);
@@ -217,13 +216,12 @@ static const char *call_word(enum io_call call) {
     return "?";
 }
 
-enum status io_transfer_error(struct error *error, enum io_call call, const char *path, uint64_t offset,
-                              size_t bytes, int os_error) {
-    if (call == IO_CALL_SYNC)
-        return error_set_os(error, STATUS_IO, os_error, "%s: flushing it to the disk", path);
+enum status io_transfer_error(struct error *error, enum io_call call, const char *path, uint64_t offset, size_t bytes,
+                              int os_error) {
+    if (call == IO_CALL_SYNC) return error_set_os(error, STATUS_IO, os_error, "%s: flushing it to the disk", path);
     if (os_error == 0)
-        return error_set(error, STATUS_IO, "%s: %s %zu bytes at %llu: the file ends before", path,
-                         call_word(call), bytes, (unsigned long long)offset);
+        return error_set(error, STATUS_IO, "%s: %s %zu bytes at %llu: the file ends before", path, call_word(call),
+                         bytes, (unsigned long long)offset);
     return error_set_os(error, STATUS_IO, os_error, "%s: %s %zu bytes at %llu", path, call_word(call), bytes,
                         (unsigned long long)offset);
 }
@@ -233,8 +231,8 @@ size_t io_file_progress(const struct io_file *file, size_t moved, size_t wanted)
     return file->direct && moved < wanted ? moved / IO_BLOCK_BYTES * IO_BLOCK_BYTES : moved;
 }
 
-static enum status transfer(struct io_file *file, enum io_call call, uint64_t offset, void *memory,
-                            size_t bytes, struct error *error) {
+static enum status transfer(struct io_file *file, enum io_call call, uint64_t offset, void *memory, size_t bytes,
+                            struct error *error) {
     if (call == IO_CALL_WRITE && file->sync_error != 0)
         return io_transfer_error(error, call, file->path, offset, bytes, file->sync_error);
     size_t done = 0, retries = 0;
@@ -259,8 +257,7 @@ static enum status transfer(struct io_file *file, enum io_call call, uint64_t of
     return STATUS_OK;
 }
 
-enum status io_file_read(struct io_file *file, uint64_t offset, void *memory, size_t bytes,
-                         struct error *error) {
+enum status io_file_read(struct io_file *file, uint64_t offset, void *memory, size_t bytes, struct error *error) {
     return transfer(file, IO_CALL_READ, offset, memory, bytes, error);
 }
 
@@ -293,8 +290,7 @@ enum status io_file_truncate(struct io_file *file, uint64_t size_bytes, struct e
 }
 
 void io_file_punch(struct io_file *file, uint64_t offset, uint64_t bytes) {
-    if (bytes > 0)
-        (void)fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+    if (bytes > 0) (void)fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
 void io_file_will_need(struct io_file *file, uint64_t offset, uint64_t bytes) {

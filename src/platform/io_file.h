@@ -46,8 +46,7 @@ struct io_fault {
 struct io_faults {
     void *context;
     /* May be called from any thread.  offset and bytes are 0 where a call has none. */
-    struct io_fault (*decide)(void *context, enum io_call call, const char *path, uint64_t offset,
-                              size_t bytes);
+    struct io_fault (*decide)(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes);
 };
 
 /* Whether the error says that the disk, or the user's quota, is full. */
@@ -55,8 +54,8 @@ bool io_is_full(int os_error);
 
 struct io_folder {
     int fd;
-    uint32_t owner; /* the user whose files in it are opened; only to be read, it may be another */
-    char *path;     /* owned; as given, for messages */
+    uint32_t owner;                 /* the user whose files in it are opened; only to be read, it may be another */
+    char *path;                     /* owned; as given, for messages */
     const struct io_faults *faults; /* borrowed; NULL outside tests */
 };
 
@@ -91,21 +90,20 @@ enum io_file_mode {
 
 /* direct asks for O_DIRECT; a file system that has none gives file->direct = false instead.
  * STATUS_IO: the message says why ("not there", "not a regular file", "of another user", ...). */
-enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
-                         enum io_file_mode mode, bool direct, struct error *error) STATUS_CHECKED;
+enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name, enum io_file_mode mode,
+                         bool direct, struct error *error) STATUS_CHECKED;
 /* A regular file at any path, of any user, to be read; links are followed.  faults: borrowed, NULL outside tests. */
-enum status io_file_open_path(struct io_file *file, const char *path, bool direct,
-                              const struct io_faults *faults, struct error *error) STATUS_CHECKED;
+enum status io_file_open_path(struct io_file *file, const char *path, bool direct, const struct io_faults *faults,
+                              struct error *error) STATUS_CHECKED;
 void io_file_close(struct io_file *file); /* safe after a failed open */
 
-enum status io_file_size(const struct io_file *file, uint64_t *size_bytes, struct error *error)
-    STATUS_CHECKED;
+enum status io_file_size(const struct io_file *file, uint64_t *size_bytes, struct error *error) STATUS_CHECKED;
 
 /* Whole transfers: short ones are continued, EINTR and EAGAIN are repeated.  A file that ends early is STATUS_IO. */
-enum status io_file_read(struct io_file *file, uint64_t offset, void *memory, size_t bytes,
-                         struct error *error) STATUS_CHECKED;
-enum status io_file_write(struct io_file *file, uint64_t offset, const void *memory, size_t bytes,
-                          struct error *error) STATUS_CHECKED;
+enum status io_file_read(struct io_file *file, uint64_t offset, void *memory, size_t bytes, struct error *error)
+    STATUS_CHECKED;
+enum status io_file_write(struct io_file *file, uint64_t offset, const void *memory, size_t bytes, struct error *error)
+    STATUS_CHECKED;
 enum status io_file_sync(struct io_file *file, struct error *error) STATUS_CHECKED; /* fdatasync */
 enum status io_file_truncate(struct io_file *file, uint64_t size_bytes, struct error *error) STATUS_CHECKED;
 /* Gives the blocks of the range back to the file system, as far as it can: a hint. */
@@ -121,9 +119,7 @@ enum status io_file_try_lock(struct io_file *file, uint64_t byte, enum io_lock l
 
 /* For io_queue and its back ends. */
 
-enum {
-    IO_RETRIES_MAX = 1000
-}; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
+enum { IO_RETRIES_MAX = 1000 }; /* attempts in a row that move nothing (EINTR, EAGAIN) before it is an error */
 
 /* The fault that a test injects into this transfer; without faults there is none.  bytes_max <= bytes, and
  * whole blocks where the file needs that. */
@@ -134,5 +130,5 @@ struct io_fault io_file_fault(const struct io_file *file, enum io_call call, uin
 size_t io_file_progress(const struct io_file *file, size_t moved, size_t wanted);
 
 /* "path: reading 4096 bytes at 8192: Input/output error", or with os_error 0 "...: the file ends there". */
-enum status io_transfer_error(struct error *error, enum io_call call, const char *path, uint64_t offset,
-                              size_t bytes, int os_error);
+enum status io_transfer_error(struct error *error, enum io_call call, const char *path, uint64_t offset, size_t bytes,
+                              int os_error);

@@ -34,7 +34,6 @@ uint64_t io_link_read(uint64_t bytes) {
 }
 
 void io_link_wait_until(uint64_t due_ns) {
-    const struct timespec until = {.tv_sec = (time_t)(due_ns / SECOND_NS),
-                                   .tv_nsec = (long)(due_ns % SECOND_NS)};
+    const struct timespec until = {.tv_sec = (time_t)(due_ns / SECOND_NS), .tv_nsec = (long)(due_ns % SECOND_NS)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) continue;
 }

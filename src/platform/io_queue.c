@@ -24,8 +24,7 @@ static enum status engine_create(struct io_queue *queue, const struct io_queue_o
     return io_threads_engine_create(queue, min_size(threads, depth), error);
 }
 
-enum status io_queue_create(struct io_queue **result, const struct io_queue_options *options,
-                            struct error *error) {
+enum status io_queue_create(struct io_queue **result, const struct io_queue_options *options, struct error *error) {
     size_t depth = options->depth > 0 ? options->depth : DEPTH_USUAL;
     if (depth > IO_DEPTH_MAX)
         return error_set(error, STATUS_USAGE, "I/O queue: depth %zu, at most %d", depth, IO_DEPTH_MAX);
@@ -79,8 +78,8 @@ static void attempt_start(struct io_queue *queue, struct io_slot *slot) {
     slot->attempt_bytes = min_size(request->bytes - slot->done, ATTEMPT_BYTES_MAX);
     int failed = request->operation != IO_READ ? file->sync_error : 0;
     if (failed == 0 && file->faults != NULL) {
-        struct io_fault fault = io_file_fault(file, call_of(request->operation), request->offset + slot->done,
-                                              slot->attempt_bytes);
+        struct io_fault fault =
+            io_file_fault(file, call_of(request->operation), request->offset + slot->done, slot->attempt_bytes);
         failed = fault.os_error;
         slot->attempt_bytes = fault.bytes_max;
     }
@@ -166,8 +165,7 @@ static void wait_for_link(const struct io_queue *queue) {
 }
 
 /* Returns completions until count_min are there; of those that have finished none is lost. */
-static size_t collect(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                      size_t count_min) {
+static size_t collect(struct io_queue *queue, struct io_completion *completions, size_t capacity, size_t count_min) {
     size_t count = 0;
     for (;;) {
         io_queue_flush(queue);
@@ -187,14 +185,13 @@ size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, 
     return collect(queue, completions, capacity, 0);
 }
 
-size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                     size_t count_min) {
+size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity, size_t count_min) {
     return collect(queue, completions, capacity, min_size(min_size(count_min, capacity), queue->in_flight));
 }
 
 enum status io_completion_error(const struct io_completion *completion, struct error *error) {
     const struct io_request *request = &completion->request;
     if (completion->status == STATUS_OK) return STATUS_OK;
-    return io_transfer_error(error, call_of(request->operation), request->file->path, request->offset,
-                             request->bytes, completion->os_error);
+    return io_transfer_error(error, call_of(request->operation), request->file->path, request->offset, request->bytes,
+                             completion->os_error);
 }

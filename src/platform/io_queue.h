@@ -62,8 +62,8 @@ struct io_completion {
 };
 
 /* STATUS_UNSUPPORTED: io_uring was asked for and is not in this build or refused by the kernel (says which). */
-enum status io_queue_create(struct io_queue **queue, const struct io_queue_options *options,
-                            struct error *error) STATUS_CHECKED;
+enum status io_queue_create(struct io_queue **queue, const struct io_queue_options *options, struct error *error)
+    STATUS_CHECKED;
 /* Waits for what is in flight; its completions are lost.  NULL is allowed. */
 void io_queue_destroy(struct io_queue *queue);
 
@@ -80,8 +80,7 @@ void io_queue_flush(struct io_queue *queue);
 /* Both return how many completions were stored, at most capacity. */
 size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, size_t capacity);
 /* Waits for count_min completions, or for as many as capacity and the requests in flight allow. */
-size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
-                     size_t count_min);
+size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity, size_t count_min);
 
 size_t io_queue_in_flight(const struct io_queue *queue);  /* submitted, completion not yet returned */
 size_t io_queue_free_count(const struct io_queue *queue); /* submits that will not return STATUS_FULL */

@@ -46,5 +46,4 @@ struct io_queue {
 
 /* Fill queue->operations and queue->engine. */
 enum status io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
-enum status io_threads_engine_create(struct io_queue *queue, size_t thread_count, struct error *error)
-    STATUS_CHECKED;
+enum status io_threads_engine_create(struct io_queue *queue, size_t thread_count, struct error *error) STATUS_CHECKED;

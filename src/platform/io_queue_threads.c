@@ -84,8 +84,7 @@ static void threads_reap(void *pointer, bool wait, struct io_slot_list *finished
     struct threads_engine *engine = pointer;
     pthread_mutex_lock(&engine->lock);
     while (wait && engine->finished.first == NULL) pthread_cond_wait(&engine->done, &engine->lock);
-    for (struct io_slot *slot; (slot = io_slot_list_take(&engine->finished)) != NULL;)
-        io_slot_list_add(finished, slot);
+    for (struct io_slot *slot; (slot = io_slot_list_take(&engine->finished)) != NULL;) io_slot_list_add(finished, slot);
     pthread_mutex_unlock(&engine->lock);
 }
 

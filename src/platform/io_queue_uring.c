@@ -109,8 +109,8 @@ static bool uring_register_memory(void *pointer, void *memory, size_t bytes) {
     return false;
 }
 
-static const struct io_engine_operations uring_operations = {uring_destroy, uring_start, uring_flush,
-                                                             uring_reap, uring_register_memory};
+static const struct io_engine_operations uring_operations = {uring_destroy, uring_start, uring_flush, uring_reap,
+                                                             uring_register_memory};
 
 enum status io_uring_engine_create(struct io_queue *queue, struct error *error) {
     struct uring_engine *engine = calloc(1, sizeof *engine);
@@ -118,8 +118,7 @@ enum status io_uring_engine_create(struct io_queue *queue, struct error *error) 
     int failed = io_uring_queue_init((unsigned)queue->depth, &engine->ring,
                                      IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
     if (failed == -EINVAL) failed = io_uring_queue_init((unsigned)queue->depth, &engine->ring, 0);
-    if (failed == 0 &&
-        (engine->ring.features & IORING_FEAT_NODROP) == 0) { /* older than 5.6: no IORING_OP_READ */
+    if (failed == 0 && (engine->ring.features & IORING_FEAT_NODROP) == 0) { /* older than 5.6: no IORING_OP_READ */
         io_uring_queue_exit(&engine->ring);
         failed = -ENOSYS;
     }

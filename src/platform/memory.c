@@ -78,8 +78,7 @@ static void bound_by_groups(const char *root, struct memory_sizes *sizes) {
         const size_t top = strlen(root) + strlen(files->folder);
         const int length = snprintf(path, sizeof path, "%s%s%s", root, files->folder, group + 1);
         if (length < 0 || (size_t)length >= sizeof path) continue;
-        for (char *end = path + length; end != NULL && (size_t)(end - path) >= top;
-             end = strrchr(path, '/')) {
+        for (char *end = path + length; end != NULL && (size_t)(end - path) >= top; end = strrchr(path, '/')) {
             *end = '\0';
             bound_by_group(path, files, sizes);
         }
@@ -124,8 +123,7 @@ void *memory_area_create(size_t size_bytes) {
     if (!checked_align(size_bytes > 0 ? size_bytes : 1, alignment, &area_bytes) ||
         !checked_add(area_bytes, alignment, &with_slack))
         return NULL;
-    uint8_t *base =
-        mmap(NULL, with_slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *base = mmap(NULL, with_slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return NULL;
     const size_t before = (size_t)(-(uintptr_t)base & (alignment - 1));
     if (before > 0) (void)munmap(base, before);
@@ -136,8 +134,7 @@ void *memory_area_create(size_t size_bytes) {
 }
 
 void memory_area_destroy(void *area, size_t size_bytes) {
-    if (area != NULL)
-        (void)munmap(area, align_up(size_bytes > 0 ? size_bytes : 1, area_alignment(size_bytes)));
+    if (area != NULL) (void)munmap(area, align_up(size_bytes > 0 ? size_bytes : 1, area_alignment(size_bytes)));
 }
 
 void memory_keep_little(void) {

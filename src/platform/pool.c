@@ -44,8 +44,8 @@ struct pool {
     bool stopping;
     pool_task *task;
     void *context;
-    struct trace *trace; /* borrowed; NULL: none; changes between runs */
-    cpu_set_t taken;     /* processors that workers are pinned to; empty where nobody is pinned */
+    struct trace *trace;                      /* borrowed; NULL: none; changes between runs */
+    cpu_set_t taken;                          /* processors that workers are pinned to; empty where nobody is pinned */
     _Alignas(64) _Atomic uint32_t generation; /* release by the caller, acquire by workers */
     _Alignas(64) _Atomic uint32_t running;    /* workers still in this run */
     _Alignas(64) _Atomic uint32_t sleepers;
@@ -146,8 +146,7 @@ enum status pool_create(struct pool **result, size_t thread_count, struct error 
     size_t processors = cpu_count();
     if (thread_count == 0) thread_count = processors;
     if (thread_count > THREADS_MAX)
-        return error_set(error, STATUS_USAGE, "threads: found %zu, expected at most %d", thread_count,
-                         THREADS_MAX);
+        return error_set(error, STATUS_USAGE, "threads: found %zu, expected at most %d", thread_count, THREADS_MAX);
     size_t bytes = align_up(sizeof(struct pool) + thread_count * sizeof(struct pool_thread), 64);
     struct pool *pool = aligned_alloc(64, bytes);
     if (pool == NULL) return error_set(error, STATUS_MEMORY, "thread pool: out of memory");

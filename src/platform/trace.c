@@ -37,12 +37,9 @@ void trace_destroy(struct trace *trace) { free(trace); }
 
 /* ---- writing ---- */
 
-static double microseconds(const struct trace *trace, uint64_t ns) {
-    return (double)(ns - trace->began_ns) * 1e-3;
-}
+static double microseconds(const struct trace *trace, uint64_t ns) { return (double)(ns - trace->began_ns) * 1e-3; }
 
-static void write_event_head(struct trace *trace, const char *kind, const char *name, uint64_t ns,
-                             uint32_t track) {
+static void write_event_head(struct trace *trace, const char *kind, const char *name, uint64_t ns, uint32_t track) {
     fprintf(trace->stream, "%s{\"ph\":\"%s\",\"name\":\"%s\",\"ts\":%.3f,\"pid\":1,\"tid\":%" PRIu32,
             trace->written_count++ > 0 ? ",\n" : "", kind, name, microseconds(trace, ns), track + 1);
 }
@@ -51,8 +48,7 @@ static void write_figures(struct trace *trace, const struct trace_span *span) {
     const struct {
         const char *name;
         uint32_t value;
-    } figures[] = {
-        {"layer", span->layer}, {"kv_head", span->kv_head}, {"chunk", span->chunk}, {"count", span->count}};
+    } figures[] = {{"layer", span->layer}, {"kv_head", span->kv_head}, {"chunk", span->chunk}, {"count", span->count}};
     const char *separator = ",\"args\":{";
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
         if (figures[i].value == TRACE_NONE) continue;
@@ -167,8 +163,7 @@ void trace_count(struct trace *trace, const char *name, double value) {
 
 void trace_phase(struct trace *trace, const char *name, uint32_t layer) {
     const uint64_t now = clock_ns();
-    const struct trace_span over =
-        span_of_layer(trace->phase, TRACE_ENGINE, trace->phase_ns, now, trace->phase_layer);
+    const struct trace_span over = span_of_layer(trace->phase, TRACE_ENGINE, trace->phase_ns, now, trace->phase_layer);
     if (trace->phase != NULL) trace_add(trace, &over);
     trace->phase = name;
     trace->phase_layer = layer;
@@ -177,8 +172,7 @@ void trace_phase(struct trace *trace, const char *name, uint32_t layer) {
 
 void trace_thread(struct trace *trace, size_t index, uint64_t begin_ns, uint64_t end_ns) {
     const bool is_named = trace->phase != NULL;
-    const struct trace_span span =
-        span_of_layer(is_named ? trace->phase : "other", TRACE_THREADS + (uint32_t)index, begin_ns, end_ns,
-                      is_named ? trace->phase_layer : TRACE_NONE);
+    const struct trace_span span = span_of_layer(is_named ? trace->phase : "other", TRACE_THREADS + (uint32_t)index,
+                                                 begin_ns, end_ns, is_named ? trace->phase_layer : TRACE_NONE);
     trace_add(trace, &span);
 }

@@ -12,9 +12,7 @@
 
 enum { ID_MAX = 64, TITLE_BYTES_MAX = 1024 };
 
-static void reply_none(struct exchange *exchange) {
-    exchange_refuse(exchange, 404, "there is no such conversation");
-}
+static void reply_none(struct exchange *exchange) { exchange_refuse(exchange, 404, "there is no such conversation"); }
 
 /* The id in the path; NULL: 404 was replied. */
 static const char *id_of_path(struct server *server, struct exchange *exchange) {
@@ -60,9 +58,7 @@ static void reply_rows(struct server *server, struct exchange *exchange, const c
     json_decref(data);
 }
 
-void conversation_list_route(struct server *server, struct exchange *exchange) {
-    reply_rows(server, exchange, NULL);
-}
+void conversation_list_route(struct server *server, struct exchange *exchange) { reply_rows(server, exchange, NULL); }
 
 void conversation_show_route(struct server *server, struct exchange *exchange) {
     const char *id = id_of_path(server, exchange);

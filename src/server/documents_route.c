@@ -68,10 +68,8 @@ static bool read_name(struct ask *ask, struct api_error *error) {
     size_t length = strlen(name);
     if (!field_text(ask->body, "name", sizeof ask->document_name - 1, &name, &length, error)) return false;
     bool is_plain = length > 0 && strlen(name) == length;
-    for (size_t i = 0; i < length; i++)
-        is_plain = is_plain && (unsigned char)name[i] >= ' ' && name[i] != 0x7F;
-    if (!is_plain)
-        return api_error_set(error, 400, "name", "'name': expected text without control characters");
+    for (size_t i = 0; i < length; i++) is_plain = is_plain && (unsigned char)name[i] >= ' ' && name[i] != 0x7F;
+    if (!is_plain) return api_error_set(error, 400, "name", "'name': expected text without control characters");
     memcpy(ask->document_name, name, length + 1);
     return true;
 }
@@ -100,8 +98,7 @@ static bool add_messages(const struct ask *ask, const struct document *document,
     if (system != NULL && (!conversation_add(conversation, CHAT_SYSTEM, error) ||
                            !conversation_append(conversation, system, system_length, error)))
         return false;
-    return conversation_add(conversation, CHAT_USER, error) &&
-           conversation_append(conversation, text, length, error);
+    return conversation_add(conversation, CHAT_USER, error) && conversation_append(conversation, text, length, error);
 }
 
 static bool read_conversation(const struct ask *ask, struct conversation *conversation, struct api_error *error) {
@@ -115,12 +112,12 @@ static bool read_upload(struct ask *ask, struct api_error *error) {
     const struct server_model *model = &ask->server->model;
     struct conversation conversation = {0};
     struct token_list prompt = {0};
-    ask->options = (struct ask_options){
-        .is_greedy = true, .has_token_max = true, .choices = 1, .sampling = model->sampling};
+    ask->options =
+        (struct ask_options){.is_greedy = true, .has_token_max = true, .choices = 1, .sampling = model->sampling};
     if (model->documents == NULL)
         return api_error_set(error, 400, NULL, "documents are saved with --kv-disk DIR alone");
-    const bool read = field_flag(ask->body, "stream", &ask->options.streams, error) &&
-                      read_name(ask, error) && read_conversation(ask, &conversation, error) &&
+    const bool read = field_flag(ask->body, "stream", &ask->options.streams, error) && read_name(ask, error) &&
+                      read_conversation(ask, &conversation, error) &&
                       conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
                       ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
@@ -135,9 +132,7 @@ static const struct ask_family family = {.id_prefix = "doc-",
                                          .fail = upload_fail,
                                          .beat = upload_beat};
 
-void document_upload_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void document_upload_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }
 
 /* ---- what there is ---- */
 
@@ -159,8 +154,7 @@ static void see(void *context, const struct document_info *info) {
     json_put(object, "used", json_integer(info->used));
     json_put(object, "in_use", json_boolean(info->in_use));
     json_put(object, "other_version", json_boolean(info->is_other));
-    json_put(object, "damaged",
-             info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
+    json_put(object, "damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
     json_array_append_new(listing->data, object);
 }
 
@@ -169,8 +163,8 @@ static bool list(struct server *server, struct exchange *exchange, uint64_t id, 
     struct listing listing = {.data = json_array(), .id = id};
     struct error reason = {0};
     *data = listing.data;
-    if (service_list_documents(server->model.service, server_owner(server, exchange_key(exchange), owner),
-                               see, &listing, &reason) == STATUS_OK)
+    if (service_list_documents(server->model.service, server_owner(server, exchange_key(exchange), owner), see,
+                               &listing, &reason) == STATUS_OK)
         return true;
     exchange_reply_failure(exchange, &reason);
     json_decref(listing.data);
@@ -223,8 +217,8 @@ void document_remove_route(struct server *server, struct exchange *exchange) {
     struct error reason = {0};
     const enum status status =
         id == 0 ? STATUS_DOCUMENT
-                : service_remove_document(server->model.service,
-                                          server_owner(server, exchange_key(exchange), owner), id, &reason);
+                : service_remove_document(server->model.service, server_owner(server, exchange_key(exchange), owner),
+                                          id, &reason);
     if (status == STATUS_OK) {
         server_reply_deleted(exchange, "loam.document.deleted", json_integer((json_int_t)id));
     } else if (status == STATUS_DOCUMENT) {

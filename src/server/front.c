@@ -149,11 +149,10 @@ static int print_head(char *text, size_t capacity, const struct front *front, co
 
 /* The error as a whole response, then the end; a client that still sends is read, else its system would throw the
  * response away.  head: as far as it was read. */
-static void refuse(struct front *front, int socket, const struct head *refused,
-                   const struct api_error *error) {
+static void refuse(struct front *front, int socket, const struct head *refused, const struct api_error *error) {
     struct connection *connection = &front->connections[socket];
-    const bool anthropic = refused->path.text != NULL &&
-                           api_error_is_anthropic(refused->path.text, refused->path.length);
+    const bool anthropic =
+        refused->path.text != NULL && api_error_is_anthropic(refused->path.text, refused->path.length);
     const uint64_t number = new_number(front);
     json_t *value = api_error_json(error, anthropic);
     if (anthropic) json_put(value, "request_id", json_sprintf(EXCHANGE_ID_FORMAT, (unsigned long long)number));
@@ -170,8 +169,8 @@ static void refuse(struct front *front, int socket, const struct head *refused,
     const struct request_record record = {
         .method = refused->method, .path = refused->path, .id = id, .http_status = error->http_status};
     if (front->options.log.write != NULL) front->options.log.write(front->options.log.context, &record);
-    sent = sent && shutdown(socket, SHUT_WR) == 0 &&
-           watch(front, EPOLL_CTL_MOD, socket, EPOLLIN, connection->generation);
+    sent =
+        sent && shutdown(socket, SHUT_WR) == 0 && watch(front, EPOLL_CTL_MOD, socket, EPOLLIN, connection->generation);
     connection->state = CONNECTION_LINGERS;
     connection->deadline_ns = clock_ns() + LINGER_SECONDS * second_ns;
     if (!sent) close_connection(front, socket);
@@ -199,8 +198,7 @@ static bool admit(struct front *front, struct connection *connection, const stru
     if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
     exchange_set_log(connection->exchange, &front->options.log);
     if (takes_file) exchange_stream_body(connection->exchange, head->content_length);
-    if (guard_allows_origin(front->options.guard, head))
-        exchange_allow_origin(connection->exchange, head->origin);
+    if (guard_allows_origin(front->options.guard, head)) exchange_allow_origin(connection->exchange, head->origin);
     return true;
 }
 

@@ -35,8 +35,7 @@ static struct head_text given_key(const struct head *head) {
     return value;
 }
 
-static bool check_key(const struct guard *guard, const struct head *head, uint32_t *key,
-                      struct api_error *error) {
+static bool check_key(const struct guard *guard, const struct head *head, uint32_t *key, struct api_error *error) {
     *key = 0;
     if (guard->key_count == 0) return true;
     const struct head_text given = given_key(head);
@@ -44,8 +43,7 @@ static bool check_key(const struct guard *guard, const struct head *head, uint32
         for (size_t i = 0; i < guard->key_count; i++)
             if (keys_equal(guard->keys[i], given)) *key = (uint32_t)i + 1;
     if (*key != 0) return true;
-    return api_error_set(error, 401, NULL,
-                         "Invalid API key: expected 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
+    return api_error_set(error, 401, NULL, "Invalid API key: expected 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
 }
 
 /* ---- where from ---- */
@@ -69,8 +67,7 @@ static bool names_this_machine(const struct guard *guard, struct head_text host)
 
 /* With keys a page from elsewhere that reaches this address has none, and proxies may pass their own name. */
 static bool check_host(const struct guard *guard, const struct head *head, struct api_error *error) {
-    if (!guard->is_loopback || guard->key_count > 0 || head->host.text == NULL ||
-        names_this_machine(guard, head->host))
+    if (!guard->is_loopback || guard->key_count > 0 || head->host.text == NULL || names_this_machine(guard, head->host))
         return true;
     return api_error_set(error, 403, NULL, "Host: expected this machine's name (localhost or its address)");
 }
@@ -80,8 +77,7 @@ static bool check_host(const struct guard *guard, const struct head *head, struc
 static bool is_same_origin(const struct guard *guard, const struct head *head) {
     const struct head_text origin = head->origin, host = head->host;
     const bool has_proxy = guard->key_count > 0 || guard->is_file;
-    const char *scheme =
-        has_proxy && origin.length >= 6 && origin.text[4] == 's' ? "https://" : "http://";
+    const char *scheme = has_proxy && origin.length >= 6 && origin.text[4] == 's' ? "https://" : "http://";
     const size_t length = strlen(scheme);
     return host.text != NULL && origin.length == host.length + length &&
            strncasecmp(origin.text, scheme, length) == 0 &&
@@ -102,10 +98,8 @@ bool guard_allows_origin(const struct guard *guard, const struct head *head) {
 }
 
 static bool check_origin(const struct guard *guard, const struct head *head, struct api_error *error) {
-    if (head->origin.text == NULL || is_same_origin(guard, head) || guard_allows_origin(guard, head))
-        return true;
-    return api_error_set(error, 403, NULL,
-                         "Origin: pages from elsewhere may not ask; --cors-origins allows one");
+    if (head->origin.text == NULL || is_same_origin(guard, head) || guard_allows_origin(guard, head)) return true;
+    return api_error_set(error, 403, NULL, "Origin: pages from elsewhere may not ask; --cors-origins allows one");
 }
 
 /* ---- the body ---- */

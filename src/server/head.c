@@ -44,8 +44,7 @@ static bool read_request_line(struct head_text line, struct head *head, struct a
         (version.text[7] != '0' && version.text[7] != '1'))
         return api_error_set(error, 505, NULL, "HTTP: expected version 1.1 or 1.0");
     head->is_1_0 = version.text[7] == '0';
-    if (target.length == 0 || target.text[0] != '/')
-        return refuse(error, "expected a path that begins with '/'");
+    if (target.length == 0 || target.text[0] != '/') return refuse(error, "expected a path that begins with '/'");
     for (size_t i = 0; i < target.length; i++)
         if (target.text[i] <= ' ' || target.text[i] == 0x7F)
             return refuse(error, "a path with control characters or bytes beyond ASCII");
@@ -58,8 +57,7 @@ static bool read_request_line(struct head_text line, struct head *head, struct a
     return true;
 }
 
-static bool read_once(struct head_text *slot, struct head_text value, const char *what,
-                      struct api_error *error) {
+static bool read_once(struct head_text *slot, struct head_text value, const char *what, struct api_error *error) {
     if (slot->text != NULL) return refuse(error, what);
     *slot = value;
     return true;
@@ -67,8 +65,7 @@ static bool read_once(struct head_text *slot, struct head_text value, const char
 
 static bool read_content_length(struct head *head, struct head_text value, struct api_error *error) {
     if (head->has_length) return refuse(error, "two Content-Length headers");
-    if (value.length == 0 || value.length > 18)
-        return refuse(error, "Content-Length: expected a decimal number");
+    if (value.length == 0 || value.length > 18) return refuse(error, "Content-Length: expected a decimal number");
     for (size_t i = 0; i < value.length; i++) {
         if (value.text[i] < '0' || value.text[i] > '9')
             return refuse(error, "Content-Length: expected a decimal number");
@@ -78,8 +75,7 @@ static bool read_content_length(struct head *head, struct head_text value, struc
     return true;
 }
 
-static bool take_header(struct head *head, struct head_text name, struct head_text value,
-                        struct api_error *error) {
+static bool take_header(struct head *head, struct head_text name, struct head_text value, struct api_error *error) {
     if (head_text_is(name, "host")) return read_once(&head->host, value, "two Host headers", error);
     if (head_text_is(name, "content-length")) return read_content_length(head, value, error);
     if (head_text_is(name, "transfer-encoding")) {
@@ -91,8 +87,7 @@ static bool take_header(struct head *head, struct head_text name, struct head_te
     }
     if (head_text_is(name, "authorization"))
         return read_once(&head->authorization, value, "two Authorization headers", error);
-    if (head_text_is(name, "x-api-key"))
-        return read_once(&head->api_key, value, "two x-api-key headers", error);
+    if (head_text_is(name, "x-api-key")) return read_once(&head->api_key, value, "two x-api-key headers", error);
     if (head_text_is(name, "origin")) return read_once(&head->origin, value, "two Origin headers", error);
     if (head_text_is(name, "content-type"))
         return read_once(&head->content_type, value, "two Content-Type headers", error);
@@ -145,8 +140,7 @@ static enum head_result next_line(const char *bytes, size_t length, size_t *at, 
         if ((c >= 0 && c < ' ' && c != '\t' && c != '\r') || c == 0x7F)
             return refuse(error, "a control character"), HEAD_REFUSED;
         if (i - *at >= HEAD_LINE_MAX)
-            return api_error_set(error, *at == 0 ? 414 : 431, NULL, "HTTP: a line longer than %d bytes",
-                                 HEAD_LINE_MAX),
+            return api_error_set(error, *at == 0 ? 414 : 431, NULL, "HTTP: a line longer than %d bytes", HEAD_LINE_MAX),
                    HEAD_REFUSED;
     }
     return HEAD_INCOMPLETE;

@@ -27,13 +27,12 @@ struct http_request {
     struct MHD_Connection *connection;
     int socket;
     bool was_handed_over, is_too_large, has_no_room; /* for its body; the second: at the moment */
-    bool takes_file, has_begun; /* its file: the body is wanted, or there is a reply already */
-    bool reads_no_more;         /* libmicrohttpd, behind the body */
+    bool takes_file, has_begun;                      /* its file: the body is wanted, or there is a reply already */
+    bool reads_no_more;                              /* libmicrohttpd, behind the body */
 };
 
 static int socket_of(struct MHD_Connection *connection) {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     return info != NULL ? info->connect_fd : -1;
 }
 
@@ -54,14 +53,12 @@ static ssize_t end_by_write(const struct http_request *request, char *buffer) {
 static ssize_t read_stream(void *context, uint64_t position, char *buffer, size_t capacity) {
     struct http_request *request = context;
     (void)position;
-    const int64_t count =
-        exchange_read(request->exchange, buffer, capacity, request->connection, suspend, wake);
+    const int64_t count = exchange_read(request->exchange, buffer, capacity, request->connection, suspend, wake);
     if (count == EXCHANGE_READ_END) return MHD_CONTENT_READER_END_OF_STREAM;
     return count == EXCHANGE_READ_LEFT ? end_by_write(request, buffer) : (ssize_t)count;
 }
 
-static void add_headers(struct MHD_Response *response, const struct exchange *exchange,
-                        const char *content_type) {
+static void add_headers(struct MHD_Response *response, const struct exchange *exchange, const char *content_type) {
     (void)MHD_add_response_header(response, "Content-Type", content_type);
     (void)MHD_add_response_header(response, "Connection", "close");
     (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
@@ -88,8 +85,7 @@ static enum MHD_Result send_response(struct MHD_Connection *connection, unsigned
 
 static enum MHD_Result send_whole(struct http_request *request) {
     const struct exchange_reply_view reply = exchange_take_reply(request->exchange);
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(reply.length, reply.bytes, MHD_RESPMEM_MUST_FREE);
+    struct MHD_Response *response = MHD_create_response_from_buffer(reply.length, reply.bytes, MHD_RESPMEM_MUST_FREE);
     if (response == NULL) {
         free(reply.bytes);
         return MHD_NO;
@@ -165,8 +161,7 @@ static void hand_over(struct http *http, struct http_request *request) {
         (void)front_has_no_room(&error);
         exchange_reply_error(request->exchange, &error);
     } else if (request->is_too_large) {
-        exchange_refuse(request->exchange, 413,
-                        "the body has more than %d bytes, or there is no memory for it",
+        exchange_refuse(request->exchange, 413, "the body has more than %d bytes, or there is no memory for it",
                         GUARD_BODY_BYTES_MAX);
     } else if (!workers_submit(http->workers, request->exchange)) {
         exchange_refuse(request->exchange, 503, "no memory");
@@ -231,9 +226,8 @@ static enum MHD_Result answer_file(struct http *http, struct http_request *reque
     return MHD_YES;
 }
 
-static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url,
-                              const char *method, const char *version, const char *body, size_t *body_length,
-                              void **request_slot) {
+static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url, const char *method,
+                              const char *version, const char *body, size_t *body_length, void **request_slot) {
     struct http *http = context;
     struct http_request *request = *request_slot;
     (void)url, (void)method, (void)version;
@@ -304,12 +298,12 @@ enum status http_create(struct http **result, const struct http_options *options
 
 enum status http_start(struct http *http, struct error *error) {
     TRY(workers_create(&http->workers, WORKER_COUNT, http->options.handle, http->options.context, error));
-    http->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL,
-        answer, http, MHD_OPTION_NOTIFY_COMPLETED, completed, http, MHD_OPTION_NOTIFY_CONNECTION,
-        connection_changes, http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)FRONT_CONNECTIONS_MAX,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_SECONDS, MHD_OPTION_UNESCAPE_CALLBACK, keep_escaped, NULL, MHD_OPTION_END);
+    http->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL,
+                         NULL, answer, http, MHD_OPTION_NOTIFY_COMPLETED, completed, http, MHD_OPTION_NOTIFY_CONNECTION,
+                         connection_changes, http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)FRONT_CONNECTIONS_MAX,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)IDLE_SECONDS, MHD_OPTION_UNESCAPE_CALLBACK, keep_escaped, NULL, MHD_OPTION_END);
     if (http->daemon == NULL) return error_set(error, STATUS_FAILED, "libmicrohttpd does not start");
     return front_start(http->front, error);
 }

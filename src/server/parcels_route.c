@@ -29,9 +29,8 @@ static struct carriage *prepare(struct server *server, struct exchange *exchange
     struct carriage *carriage = calloc(1, sizeof *carriage);
     enum status status = carriage == NULL ? error_set(&reason, STATUS_MEMORY, "no memory") : STATUS_OK;
     if (status == STATUS_OK)
-        status =
-            service_document_terms(server->model.service, server_owner(server, exchange_key(exchange), owner),
-                                   stores, &carriage->terms, &reason);
+        status = service_document_terms(server->model.service, server_owner(server, exchange_key(exchange), owner),
+                                        stores, &carriage->terms, &reason);
     if (status == STATUS_OK) {
         carriage->directory = server->model.documents;
         return carriage;
@@ -72,16 +71,14 @@ static bool check_own(const struct carriage *carriage, struct store *store, stru
 }
 
 /* All of it, to the client or to nobody. */
-static enum status read_all(struct parcel *parcel, struct exchange *exchange, bool sends,
-                            struct error *error) {
+static enum status read_all(struct parcel *parcel, struct exchange *exchange, bool sends, struct error *error) {
     char *memory = malloc(BLOCK_BYTES);
     size_t read = 1;
-    enum status status =
-        memory == NULL ? error_set(error, STATUS_MEMORY, "export: out of memory") : STATUS_OK;
+    enum status status = memory == NULL ? error_set(error, STATUS_MEMORY, "export: out of memory") : STATUS_OK;
     while (status == STATUS_OK && read > 0) {
         status = parcel_read(parcel, memory, BLOCK_BYTES, &read, error);
-        const bool is_there = sends && status == STATUS_OK ? exchange_write_file(exchange, memory, read)
-                                                           : !exchange_has_left(exchange);
+        const bool is_there =
+            sends && status == STATUS_OK ? exchange_write_file(exchange, memory, read) : !exchange_has_left(exchange);
         if (status == STATUS_OK && !is_there)
             status = error_set(error, STATUS_INTERRUPTED, "export: the client is gone");
     }
@@ -91,9 +88,8 @@ static enum status read_all(struct parcel *parcel, struct exchange *exchange, bo
 
 /* A parcel that was found right, opened again, and the checksum of its bytes in hexadecimal digits.  A document that is
  * written meanwhile is read anew. */
-static enum status open_checked(const struct carriage *carriage, struct store *store,
-                                struct exchange *exchange, struct parcel **parcel,
-                                char sum[2 * PARCEL_SUM_BYTES + 1], struct error *error) {
+static enum status open_checked(const struct carriage *carriage, struct store *store, struct exchange *exchange,
+                                struct parcel **parcel, char sum[2 * PARCEL_SUM_BYTES + 1], struct error *error) {
     uint64_t ids[PARCEL_DOCUMENTS_MAX];
     size_t count;
     enum status status = STATUS_OK;
@@ -194,9 +190,8 @@ static void import_document(void *context, struct exchange *exchange) {
     struct store *store = NULL;
     struct parcel_content content;
     struct error reason;
-    const struct store_options options = {.directory = carriage->directory,
-                                          .limit_bytes = carriage->terms.limit_bytes,
-                                          .keeps_documents = true};
+    const struct store_options options = {
+        .directory = carriage->directory, .limit_bytes = carriage->terms.limit_bytes, .keeps_documents = true};
     enum status status = store_open(&store, &options, &reason);
     if (status == STATUS_OK) status = take_body(carriage, store, exchange, &content, &reason);
     store_close(store); /* first: what failed is gone when the client hears of it */

@@ -112,8 +112,7 @@ static const struct route *find(const struct exchange *exchange) {
     const enum http_method method = exchange_method(exchange);
     const char *path = exchange_path(exchange);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (matches(&table[i], path, strlen(path)) &&
-            table[i].method == (method == HTTP_HEAD ? HTTP_GET : method))
+        if (matches(&table[i], path, strlen(path)) && table[i].method == (method == HTTP_HEAD ? HTTP_GET : method))
             return &table[i];
     return NULL;
 }
@@ -130,8 +129,7 @@ void routes_handle(void *context, struct exchange *exchange) {
     } else if (state == SERVER_READY || route->answers_always) {
         route->handle(server, exchange);
     } else {
-        api_error_set(&error, 503, NULL,
-                      state == SERVER_LOADING ? "Loading model" : "the server is stopping");
+        api_error_set(&error, 503, NULL, state == SERVER_LOADING ? "Loading model" : "the server is stopping");
         error.retry_after_seconds = 1;
         exchange_reply_error(exchange, &error);
     }

@@ -29,9 +29,8 @@ struct server {
     struct http *http;
     struct transfers transfers;
     pthread_mutex_t trie_mutex;
-    struct token_trie *trie; /* owned; of the vocabulary, made when first needed */
-    char (
-        *key_names)[SERVER_KEY_NAME_BYTES]; /* [key_count] owned: what the keys' documents are marked with */
+    struct token_trie *trie;                  /* owned; of the vocabulary, made when first needed */
+    char (*key_names)[SERVER_KEY_NAME_BYTES]; /* [key_count] owned: what the keys' documents are marked with */
 };
 
 /* A new "prefix-0123456789abcdef"; buffer has SERVER_ID_BYTES. */

@@ -20,9 +20,7 @@ static inline uint32_t float_to_bits(float value) {
 #if defined(__F16C__)
 #include <immintrin.h>
 static inline float half_to_float(uint16_t half) { return _cvtsh_ss(half); }
-static inline uint16_t float_to_half(float value) {
-    return (uint16_t)_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
-}
+static inline uint16_t float_to_half(float value) { return (uint16_t)_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
 #else
 /* Without branches, so that a compiler can take several at once. */
 static inline float half_to_float(uint16_t half) {

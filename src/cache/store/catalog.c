@@ -74,8 +74,8 @@ static enum status failed(struct catalog *catalog, int code, const char *doing, 
     const char *reason = database != NULL ? sqlite3_errmsg(database) : sqlite3_errstr(code);
     if (code == SQLITE_READONLY_DBMOVED)
         return error_set(error, STATUS_IO,
-                         "%s: %s: the folder, or the catalog in it, was removed or replaced meanwhile",
-                         catalog->path, doing);
+                         "%s: %s: the folder, or the catalog in it, was removed or replaced meanwhile", catalog->path,
+                         doing);
     switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
@@ -91,22 +91,21 @@ static enum status failed(struct catalog *catalog, int code, const char *doing, 
         return error_set(error, STATUS_DOCUMENT, "%s: %s: damaged: %s", catalog->path, doing, reason);
     case SQLITE_NOMEM: return error_set(error, STATUS_MEMORY, "%s: %s: out of memory", catalog->path, doing);
     case SQLITE_BUSY:
-        return error_set(error, STATUS_IO, "%s: %s: another process has kept it locked for %d s",
-                         catalog->path, doing, BUSY_MILLISECONDS / 1000);
+        return error_set(error, STATUS_IO, "%s: %s: another process has kept it locked for %d s", catalog->path, doing,
+                         BUSY_MILLISECONDS / 1000);
     }
     int os_error = database != NULL ? sqlite3_system_errno(database) : 0;
     if ((code & 0xff) == SQLITE_FULL) os_error = ENOSPC;
     return error_set_os(error, STATUS_IO, os_error, "%s: %s: %s", catalog->path, doing, reason);
 }
 
-enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing,
-                            struct error *error) {
+enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing, struct error *error) {
     int code = sqlite3_exec(catalog->database, sql, NULL, NULL, NULL);
     return code == SQLITE_OK ? STATUS_OK : failed(catalog, code, doing, error);
 }
 
-enum status catalog_prepare(struct catalog *catalog, const char *sql, const char *doing,
-                            sqlite3_stmt **statement, struct error *error) {
+enum status catalog_prepare(struct catalog *catalog, const char *sql, const char *doing, sqlite3_stmt **statement,
+                            struct error *error) {
     int code = sqlite3_prepare_v2(catalog->database, sql, -1, statement, NULL);
     return code == SQLITE_OK ? STATUS_OK : failed(catalog, code, doing, error);
 }
@@ -121,8 +120,7 @@ enum status catalog_finish(struct catalog *catalog, sqlite3_stmt *statement, int
 }
 
 /* One number that a statement gives. */
-static enum status ask_number(struct catalog *catalog, const char *sql, int64_t *number,
-                              struct error *error) {
+static enum status ask_number(struct catalog *catalog, const char *sql, int64_t *number, struct error *error) {
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, sql, "opening", &statement, error));
     int code = sqlite3_step(statement);
@@ -138,16 +136,15 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
     if (id == 0 && pages == 0)
         return error_set(error, STATUS_DOCUMENT, "%s: damaged: it is empty" REPAIR, catalog->path);
     if (id != APPLICATION_ID)
-        return error_set(error, STATUS_DOCUMENT,
-                         "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
-                         (long long)id, APPLICATION_ID);
+        return error_set(error, STATUS_DOCUMENT, "%s: not a catalog of loam (application id %lld, expected %d)",
+                         catalog->path, (long long)id, APPLICATION_ID);
     const struct catalog_kind *kind = catalog->kind;
     if (version < kind->version_first || version > kind->version_last)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
                          (long long)version, kind->version_first, kind->version_last);
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
-                        "opening", &statement, error));
+    TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name", "opening",
+                        &statement, error));
     int code;
     size_t seen = 0;
     bool same = true;
@@ -158,8 +155,8 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
     }
     TRY(catalog_finish(catalog, statement, code, "opening", error));
     if (!same || seen != kind->schema_count)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %lld",
-                         catalog->path, (long long)version);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %lld", catalog->path,
+                         (long long)version);
     return STATUS_OK;
 }
 
@@ -168,13 +165,11 @@ static enum status schema_create(struct catalog *catalog, struct error *error) {
     for (size_t i = 0; i < kind->schema_count; i++)
         TRY(catalog_execute(catalog, kind->schema[i], "making the tables", error));
     char sql[96];
-    snprintf(sql, sizeof sql, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
-             kind->version_first);
+    snprintf(sql, sizeof sql, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID, kind->version_first);
     return catalog_execute(catalog, sql, "making the tables", error);
 }
 
-enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry,
-                                 struct error *error) {
+enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry, struct error *error) {
     char sql[48];
     int64_t version;
     const int needed = geometry->windows.tokens > 0          ? WINDOWS_VERSION
@@ -212,13 +207,11 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
     if (status == STATUS_OK) status = ask_number(catalog, "PRAGMA application_id", &id, error);
     if (status == STATUS_OK && tables == 0 && id == 0) {
         /* An empty catalog in a folder with pages has lost their rows.  A new one would make them orphans. */
-        status =
-            may_create
-                ? schema_create(catalog, error)
-                : error_set(
-                      error, STATUS_DOCUMENT,
-                      "%s: damaged: it is empty or gone, and there are pages of documents beside it" REPAIR,
-                      catalog->path);
+        status = may_create
+                     ? schema_create(catalog, error)
+                     : error_set(error, STATUS_DOCUMENT,
+                                 "%s: damaged: it is empty or gone, and there are pages of documents beside it" REPAIR,
+                                 catalog->path);
     } else if (status == STATUS_OK) {
         status = schema_check(catalog, error);
     }
@@ -259,8 +252,7 @@ static enum status files_beside_check(const struct catalog *catalog, const struc
             if (errno == ENOENT) continue;
             return error_set_os(error, STATUS_IO, errno, "%s%s", path, suffixes[i]);
         }
-        if (!S_ISREG(info.st_mode))
-            return error_set(error, STATUS_IO, "%s%s: not a regular file", path, suffixes[i]);
+        if (!S_ISREG(info.st_mode)) return error_set(error, STATUS_IO, "%s%s: not a regular file", path, suffixes[i]);
         if (info.st_uid != folder->owner)
             return error_set(error, STATUS_IO, "%s%s: the file belongs to user %u, not to user %u", path, suffixes[i],
                              (unsigned)info.st_uid, (unsigned)folder->owner);
@@ -268,14 +260,14 @@ static enum status files_beside_check(const struct catalog *catalog, const struc
     return STATUS_OK;
 }
 
-enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
-                         bool may_create, const char *vfs, struct error *error) {
+enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only, bool may_create,
+                         const char *vfs, struct error *error) {
     *catalog = (struct catalog){.kind = &of_documents};
     return catalog_open_kind(catalog, folder, read_only, may_create, vfs, error);
 }
 
-enum status catalog_open_kind(struct catalog *catalog, const struct io_folder *folder, bool read_only,
-                              bool may_create, const char *vfs, struct error *error) {
+enum status catalog_open_kind(struct catalog *catalog, const struct io_folder *folder, bool read_only, bool may_create,
+                              const char *vfs, struct error *error) {
     const char *name = catalog->kind->name;
     if (asprintf(&catalog->path, "%s/%s", folder->path, name) < 0) {
         catalog->path = NULL;
@@ -294,8 +286,8 @@ enum status catalog_open_kind(struct catalog *catalog, const struct io_folder *f
     if (status == STATUS_OK) {
         int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE) | SQLITE_OPEN_FULLMUTEX;
         int code = sqlite3_open_v2(catalog->path, &catalog->database, flags, vfs);
-        status = code == SQLITE_OK ? settle(catalog, read_only, may_create, error)
-                                   : failed(catalog, code, "opening", error);
+        status =
+            code == SQLITE_OK ? settle(catalog, read_only, may_create, error) : failed(catalog, code, "opening", error);
     }
     if (status != STATUS_OK) catalog_close(catalog);
     return status;
@@ -344,9 +336,7 @@ enum status catalog_check(struct catalog *catalog, struct error *error) {
     const char *found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : NULL;
     enum status status = STATUS_OK;
     if (code == SQLITE_ROW && (found == NULL || strcmp(found, "ok") != 0))
-        status =
-            error_set(error, STATUS_DOCUMENT, "%s: damaged: %s", catalog->path, found != NULL ? found : "?");
-    enum status finished =
-        catalog_finish(catalog, statement, code, "checking it", status == STATUS_OK ? error : NULL);
+        status = error_set(error, STATUS_DOCUMENT, "%s: damaged: %s", catalog->path, found != NULL ? found : "?");
+    enum status finished = catalog_finish(catalog, statement, code, "checking it", status == STATUS_OK ? error : NULL);
     return status == STATUS_OK ? finished : status;
 }

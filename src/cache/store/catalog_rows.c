@@ -16,9 +16,8 @@
 static struct checksum row_checksum(const struct document_row *row) {
     uint8_t bytes[3 * STORE_TEXT_MAX + STORE_FINGERPRINT_BYTES + sizeof(struct checksum) + 6 * 8];
     size_t used = 0;
-    const uint64_t numbers[] = {
-        row->id,          row->generation, (uint64_t)row->created, (uint64_t)row->prefix,
-        row->token_count, row->bytes};
+    const uint64_t numbers[] = {row->id,          row->generation, (uint64_t)row->created, (uint64_t)row->prefix,
+                                row->token_count, row->bytes};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         for (size_t b = 0; b < 8; b++) bytes[used++] = (uint8_t)(numbers[i] >> 8 * b);
     memcpy(bytes + used, row->fingerprint, STORE_FINGERPRINT_BYTES);
@@ -41,13 +40,11 @@ static void note_code(int *first, int code) {
 }
 
 /* checksum: of the row; both live until the statement is done. */
-static int bind_row(sqlite3_stmt *statement, const struct document_row *row,
-                    const struct checksum *checksum) {
+static int bind_row(sqlite3_stmt *statement, const struct document_row *row, const struct checksum *checksum) {
     int code = SQLITE_OK;
     note_code(&code, sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id));
     note_code(&code, sqlite3_bind_int64(statement, 2, (sqlite3_int64)row->generation));
-    note_code(&code,
-              sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 4, row->model, -1, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 5, row->name, -1, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 6, row->layout, -1, SQLITE_STATIC));
@@ -73,40 +70,36 @@ static enum status store_row(struct catalog *catalog, const char *sql, const str
     return catalog_finish(catalog, statement, code, "writing a document's row", error);
 }
 
-enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
-                           struct error *error) {
+enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row, struct error *error) {
     sqlite3_stmt *statement;
     /* The checksum covers the id: ask for the next one first.  AUTOINCREMENT: ids are never used again, and
      * should the sequence be damaged, none that anything else still names. */
-    TRY(catalog_prepare(
-        catalog,
-        "SELECT 1 + max(?1, ifnull((SELECT seq FROM sqlite_sequence WHERE name='documents'), 0), "
-        "ifnull((SELECT max(id) FROM documents), 0), ifnull((SELECT max(document) FROM commits), 0), "
-        "ifnull((SELECT max(id) FROM removals), 0))",
-        "making a document's row", &statement, error));
+    TRY(catalog_prepare(catalog,
+                        "SELECT 1 + max(?1, ifnull((SELECT seq FROM sqlite_sequence WHERE name='documents'), 0), "
+                        "ifnull((SELECT max(id) FROM documents), 0), ifnull((SELECT max(document) FROM commits), 0), "
+                        "ifnull((SELECT max(id) FROM removals), 0))",
+                        "making a document's row", &statement, error));
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id_used);
     if (code == SQLITE_OK) code = sqlite3_step(statement);
     row->id = code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) : 0;
     TRY(catalog_finish(catalog, statement, code, "making a document's row", error));
     if (row->id == 0 || row->id > DOCUMENT_ID_MAX)
-        return error_set(error, STATUS_DOCUMENT, "%s: damaged: the next document would be %" PRIu64,
-                         catalog->path, row->id);
+        return error_set(error, STATUS_DOCUMENT, "%s: damaged: the next document would be %" PRIu64, catalog->path,
+                         row->id);
     return store_row(catalog,
-                     "INSERT INTO documents(" ROW_COLUMNS
-                     ") VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
+                     "INSERT INTO documents(" ROW_COLUMNS ") VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
                      row, error);
 }
 
 enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error) {
-    TRY(store_row(
-        catalog,
-        "UPDATE documents SET generation=?2, fingerprint=?3, model=?4, name=?5, layout=?6, created=?7, "
-        "prefix=?8, token_count=?9, bytes=?10, chain=?11, checksum=?12, writer=?13 "
-        "WHERE id=?1",
-        row, error));
+    TRY(store_row(catalog,
+                  "UPDATE documents SET generation=?2, fingerprint=?3, model=?4, name=?5, layout=?6, created=?7, "
+                  "prefix=?8, token_count=?9, bytes=?10, chain=?11, checksum=?12, writer=?13 "
+                  "WHERE id=?1",
+                  row, error));
     if (sqlite3_changes(catalog->database) != 1)
-        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is not there any more",
-                         catalog->path, row->id);
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is not there any more", catalog->path,
+                         row->id);
     return STATUS_OK;
 }
 
@@ -119,14 +112,13 @@ static struct checksum removal_checksum(uint64_t id) {
 enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *error) {
     const char *doing = "removing a document";
     char sql[128];
-    snprintf(sql, sizeof sql,
-             "DELETE FROM commits WHERE document=%" PRIu64 "; DELETE FROM documents WHERE id=%" PRIu64, id,
-             id);
+    snprintf(sql, sizeof sql, "DELETE FROM commits WHERE document=%" PRIu64 "; DELETE FROM documents WHERE id=%" PRIu64,
+             id, id);
     TRY(catalog_execute(catalog, sql, doing, error));
     struct checksum checksum = removal_checksum(id);
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "INSERT OR REPLACE INTO removals(id, checksum) VALUES(?1, ?2)", doing,
-                        &statement, error));
+    TRY(catalog_prepare(catalog, "INSERT OR REPLACE INTO removals(id, checksum) VALUES(?1, ?2)", doing, &statement,
+                        error));
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
     note_code(&code, sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_STATIC));
     if (code == SQLITE_OK) code = sqlite3_step(statement);
@@ -141,8 +133,8 @@ enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct 
 
 enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error) {
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "UPDATE documents SET damaged=?2 WHERE id=?1 AND damaged=''",
-                        "flagging a document", &statement, error));
+    TRY(catalog_prepare(catalog, "UPDATE documents SET damaged=?2 WHERE id=?1 AND damaged=''", "flagging a document",
+                        &statement, error));
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
     note_code(&code, sqlite3_bind_text(statement, 2, reason, -1, SQLITE_STATIC));
     if (code == SQLITE_OK) code = sqlite3_step(statement);
@@ -192,8 +184,8 @@ static void read_row(sqlite3_stmt *statement, struct document_row *row) {
 enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_row *row, bool *found,
                          struct error *error) {
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents WHERE id=?1",
-                        "reading a document's row", &statement, error));
+    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents WHERE id=?1", "reading a document's row",
+                        &statement, error));
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
     if (code == SQLITE_OK) code = sqlite3_step(statement);
     *found = code == SQLITE_ROW;
@@ -209,14 +201,12 @@ static bool grow(void **elements, size_t count, size_t element_bytes) {
     return larger != NULL;
 }
 
-enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count,
-                         struct error *error) {
+enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count, struct error *error) {
     const char *doing = "reading the documents' rows";
     *rows = NULL;
     *count = 0;
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents ORDER BY id", doing, &statement,
-                        error));
+    TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents ORDER BY id", doing, &statement, error));
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
         if (!grow((void **)rows, *count, sizeof **rows)) {
@@ -235,8 +225,7 @@ enum status catalog_rows(struct catalog *catalog, struct document_row **rows, si
 
 /* The ids that a statement gives. */
 static enum status read_ids(struct catalog *catalog, sqlite3_stmt *statement, const char *doing,
-                            bool (*wanted)(sqlite3_stmt *statement), struct id_list *list,
-                            struct error *error) {
+                            bool (*wanted)(sqlite3_stmt *statement), struct id_list *list, struct error *error) {
     *list = (struct id_list){0};
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
@@ -267,8 +256,8 @@ enum status catalog_removals(struct catalog *catalog, struct id_list *list, stru
     return read_ids(catalog, statement, doing, removal_intact, list, error);
 }
 
-enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
-                               int64_t prefix, struct id_list *list, struct error *error) {
+enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout, int64_t prefix,
+                               struct id_list *list, struct error *error) {
     const char *doing = "searching";
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog,
@@ -289,9 +278,8 @@ static struct checksum commit_checksum(const struct commit_row *commit) {
     struct {
         uint64_t numbers[8];
         struct checksum blobs[4];
-    } covered = {{commit->document, commit->number, commit->token_first, commit->token_end,
-                  commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
-                  commit->tail_sums_bytes},
+    } covered = {{commit->document, commit->number, commit->token_first, commit->token_end, commit->tokens_bytes,
+                  commit->page_sums_bytes, commit->key_index_sums_bytes, commit->tail_sums_bytes},
                  {checksum_of(commit->tokens, commit->tokens_bytes),
                   checksum_of(commit->page_sums, commit->page_sums_bytes),
                   checksum_of(commit->key_index_sums, commit->key_index_sums_bytes),
@@ -312,28 +300,24 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
                         doing, &statement, error));
     const uint64_t numbers[] = {commit->document, commit->number, commit->token_first, commit->token_end};
     int code = SQLITE_OK;
-    for (int i = 0; i < 4; i++)
-        note_code(&code, sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]));
-    const void *const blobs[] = {commit->tokens, commit->page_sums, commit->key_index_sums,
-                                 commit->tail_sums};
+    for (int i = 0; i < 4; i++) note_code(&code, sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]));
+    const void *const blobs[] = {commit->tokens, commit->page_sums, commit->key_index_sums, commit->tail_sums};
     const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                             commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) /* "" for an empty one: NULL would be an SQL null */
-        note_code(&code, sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i],
-                                             SQLITE_STATIC));
-    note_code(&code, sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum,
-                                       SQLITE_STATIC));
+        note_code(&code, sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum, SQLITE_STATIC));
     if (code == SQLITE_OK) code = sqlite3_step(statement);
     return catalog_finish(catalog, statement, code, doing, error);
 }
 
 enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
-                               bool (*see)(void *context, const int32_t *tokens, uint64_t count),
-                               void *context, struct error *error) {
+                               bool (*see)(void *context, const int32_t *tokens, uint64_t count), void *context,
+                               struct error *error) {
     const char *doing = "reading a document's tokens";
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog, "SELECT tokens FROM commits WHERE document=?1 ORDER BY number", doing,
-                        &statement, error));
+    TRY(catalog_prepare(catalog, "SELECT tokens FROM commits WHERE document=?1 ORDER BY number", doing, &statement,
+                        error));
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(statement);
@@ -370,8 +354,7 @@ static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint
     commit->number = (uint64_t)sqlite3_column_int64(statement, 0);
     commit->token_first = (uint64_t)sqlite3_column_int64(statement, 1);
     commit->token_end = (uint64_t)sqlite3_column_int64(statement, 2);
-    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums,
-                                  &commit->tail_sums};
+    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums, &commit->tail_sums};
     size_t *const sizes[] = {&commit->tokens_bytes, &commit->page_sums_bytes, &commit->key_index_sums_bytes,
                              &commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) {
@@ -381,8 +364,7 @@ static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint
 }
 
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
-                                enum status (*see)(void *context, const struct commit_row *commit,
-                                                   struct error *error),
+                                enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
                                 void *context, struct error *error) {
     const char *doing = "reading a document's commits";
     sqlite3_stmt *statement;
@@ -401,11 +383,10 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
         computed = commit_checksum(&commit);
         number++;
         if (!column_bytes(statement, 7, commit.checksum.bytes, sizeof commit.checksum) ||
-            !checksum_equal(&commit.checksum, &computed) || commit.number != number ||
-            commit.token_first != tokens || commit.token_end <= tokens || commit.token_end > row->token_count)
-            status =
-                error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": commit %" PRIu64 " is damaged",
-                          catalog->path, row->id, number);
+            !checksum_equal(&commit.checksum, &computed) || commit.number != number || commit.token_first != tokens ||
+            commit.token_end <= tokens || commit.token_end > row->token_count)
+            status = error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": commit %" PRIu64 " is damaged",
+                               catalog->path, row->id, number);
         if (status != STATUS_OK) break;
         tokens = commit.token_end;
         checksum_chain(&chain, &commit.checksum);
@@ -418,8 +399,8 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
     TRY(catalog_finish(catalog, statement, code, doing, error));
     if (number != row->generation || tokens != row->token_count || !checksum_equal(&chain, &row->chain))
         return error_set(error, STATUS_DOCUMENT,
-                         "%s: document %" PRIu64 ": found %" PRIu64 " commits of %" PRIu64
-                         " tokens, expected %" PRIu64 " of %" PRIu64 ", chained by checksum",
+                         "%s: document %" PRIu64 ": found %" PRIu64 " commits of %" PRIu64 " tokens, expected %" PRIu64
+                         " of %" PRIu64 ", chained by checksum",
                          catalog->path, row->id, number, tokens, row->generation, row->token_count);
     return STATUS_OK;
 }

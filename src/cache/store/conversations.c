@@ -59,9 +59,9 @@ struct query {
     int changes;
 };
 
-#define ROWS(content)                                                                    \
-    "SELECT owner, id, title, changed, version, length(content), " content               \
-    " FROM conversations WHERE (?1 IS NULL OR owner=?1) AND (?2 IS NULL OR id=?2) "       \
+#define ROWS(content)                                                               \
+    "SELECT owner, id, title, changed, version, length(content), " content          \
+    " FROM conversations WHERE (?1 IS NULL OR owner=?1) AND (?2 IS NULL OR id=?2) " \
     "ORDER BY changed DESC, id"
 
 static enum status see_row(struct catalog *database, sqlite3_stmt *statement, const struct query *query,
@@ -157,8 +157,7 @@ static enum status write_within(struct store *store, struct catalog *database, c
     return status;
 }
 
-enum status conversations_put(struct store *store, struct conversation_row *row, bool *is_stale,
-                              struct error *error) {
+enum status conversations_put(struct store *store, struct conversation_row *row, bool *is_stale, struct error *error) {
     struct catalog database;
     char there[CONVERSATION_VERSION_BYTES] = "", made[CONVERSATION_VERSION_BYTES];
     struct query find = {ROWS("NULL"), row->owner, row->id, take_version, there, 0};

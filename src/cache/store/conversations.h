@@ -32,8 +32,8 @@ enum status conversations_see(const char *directory, const char *owner, const ch
 /* Writes row->owner's row->id where row->version, that the client has read, is what is there; gives the new version.
  * *is_stale: it is not, and nothing has changed; row->version is what is there.  Documents that nobody has open are
  * removed where its bytes find no room. */
-enum status conversations_put(struct store *store, struct conversation_row *row, bool *is_stale,
-                              struct error *error) STATUS_CHECKED;
+enum status conversations_put(struct store *store, struct conversation_row *row, bool *is_stale, struct error *error)
+    STATUS_CHECKED;
 /* *found false: there is none. */
 enum status conversations_remove(const char *directory, const char *owner, const char *id, bool *found,
                                  struct error *error) STATUS_CHECKED;

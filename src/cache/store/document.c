@@ -15,8 +15,8 @@
 
 enum { DEAD_WRITER_MILLISECONDS = 5000 };
 
-enum status document_allocate(struct document **result, struct store *store,
-                              const struct store_layout *layout, bool writing, struct error *error) {
+enum status document_allocate(struct document **result, struct store *store, const struct store_layout *layout,
+                              bool writing, struct error *error) {
     struct document *document = calloc(1, sizeof *document);
     if (document == NULL) return error_set(error, STATUS_MEMORY, "document: out of memory");
     document->store = store;
@@ -86,8 +86,8 @@ const int32_t *document_tokens(const struct document *document) { return documen
 
 /* Opening */
 
-static enum status commit_wrong(const struct document *document, const struct commit_row *commit,
-                                const char *field, size_t found, uint64_t expected, struct error *error) {
+static enum status commit_wrong(const struct document *document, const struct commit_row *commit, const char *field,
+                                size_t found, uint64_t expected, struct error *error) {
     return error_set(error, STATUS_DOCUMENT,
                      "%s: document %" PRIu64 ": commit %" PRIu64 ": %s: found %zu bytes, expected %" PRIu64,
                      document->store->catalog.path, commit->document, commit->number, field, found, expected);
@@ -101,8 +101,7 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
     uint64_t tokens = commit->token_end - commit->token_first;
     uint64_t chunk_first = chunks_full(commit->token_first);
     const uint64_t chunk_end = chunks_full(commit->token_end);
-    uint64_t tail =
-        commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : geometry->chunk_pages * sizeof(struct checksum);
+    uint64_t tail = commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : geometry->chunk_pages * sizeof(struct checksum);
     ASSERT(commit->token_end <= document->token_capacity); /* at most the row's, by which it was allocated */
     if (commit->tokens_bytes != tokens * sizeof(int32_t))
         return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
@@ -110,7 +109,7 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
         return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes,
                             key_index_sums_give(document, chunk_first, chunk_end, NULL), error);
     if (geometry_has_positions(geometry) ? !states_parse(commit, (size_t)tail, &document->states, document->state_sums)
-                                  : commit->tail_sums_bytes != tail)
+                                         : commit->tail_sums_bytes != tail)
         return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
     if (!page_sums_take(document, &document->states, chunk_first, chunk_end, commit->page_sums,
                         commit->page_sums_bytes))
@@ -121,19 +120,19 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
     return STATUS_OK;
 }
 
-static enum status row_check(struct store *store, const struct document_row *row,
-                             const struct store_model *model, const char *layout, struct error *error) {
+static enum status row_check(struct store *store, const struct document_row *row, const struct store_model *model,
+                             const char *layout, struct error *error) {
     const char *path = store->catalog.path;
     if (row->damaged[0] != '\0') return error_set(error, STATUS_DOCUMENT, "%s", row->damaged);
     if (!row->intact)
-        return error_set(error, STATUS_DOCUMENT,
-                         "%s: document %" PRIu64 ": its row in the catalog is damaged", path, row->id);
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged", path,
+                         row->id);
     if (model != NULL && memcmp(model->fingerprint, row->fingerprint, STORE_FINGERPRINT_BYTES) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is of another model: %s", path,
-                         row->id, row->model);
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is of another model: %s", path, row->id,
+                         row->model);
     if (layout != NULL && strcmp(layout, row->layout) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is laid out %s, expected %s", path,
-                         row->id, row->layout, layout);
+        return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 " is laid out %s, expected %s", path, row->id,
+                         row->layout, layout);
     return STATUS_OK;
 }
 
@@ -141,9 +140,8 @@ static enum status size_check(struct io_file *file, uint64_t expected, struct er
     uint64_t size;
     TRY(io_file_size(file, &size, error));
     if (size >= expected) return STATUS_OK;
-    return error_set(error, STATUS_DOCUMENT,
-                     "%s: truncated: found %" PRIu64 " bytes, expected at least %" PRIu64, file->path, size,
-                     expected);
+    return error_set(error, STATUS_DOCUMENT, "%s: truncated: found %" PRIu64 " bytes, expected at least %" PRIu64,
+                     file->path, size, expected);
 }
 
 /* Whether what is there cannot be the file that was made: gone, or something else in its place. */
@@ -153,8 +151,7 @@ static bool is_replaced(struct store *store, const char *name) {
     return !S_ISREG(info.st_mode);
 }
 
-static enum status files_open(struct document *document, uint64_t id, enum document_mode mode,
-                              struct error *error) {
+static enum status files_open(struct document *document, uint64_t id, enum document_mode mode, struct error *error) {
     struct store *store = document->store;
     enum io_file_mode how = mode == DOCUMENT_APPEND ? IO_FILE_UPDATE : IO_FILE_READ;
     char name[40];
@@ -172,8 +169,7 @@ static enum status files_open(struct document *document, uint64_t id, enum docum
     return damaged ? store_flag(store, id, &why) : status;
 }
 
-static enum status files_lock(struct document *document, uint64_t id, enum document_mode mode,
-                              struct error *error) {
+static enum status files_lock(struct document *document, uint64_t id, enum document_mode mode, struct error *error) {
     struct error why;
     enum status status = STATUS_OK;
     if (mode == DOCUMENT_APPEND)
@@ -198,8 +194,7 @@ static enum status find_row(struct store *store, uint64_t id, struct document_ro
  * may say anything. */
 static enum status document_load(struct document *document, uint64_t token_capacity, struct error *error) {
     const struct document_row *row = &document->row;
-    TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation),
-                   error));
+    TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation), error));
     TRY(size_check(&document->key_index, key_index_end(&document->geometry, row->token_count), error));
     TRY(document_tables(document, token_capacity, error));
     return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
@@ -265,8 +260,7 @@ static bool is_written_from(const struct document *document, uint64_t chunk) {
 /* Where the two begin to differ. */
 static uint64_t fractions_differ_at(const struct page_fractions *a, const struct page_fractions *b) {
     size_t same = 0;
-    while (same < a->later_count && same < b->later_count &&
-           a->later[same].chunk_first == b->later[same].chunk_first)
+    while (same < a->later_count && same < b->later_count && a->later[same].chunk_first == b->later[same].chunk_first)
         same++;
     const uint64_t first = same < a->later_count ? a->later[same].chunk_first : UINT64_MAX,
                    second = same < b->later_count ? b->later[same].chunk_first : UINT64_MAX;
@@ -306,16 +300,15 @@ static void states_begin(struct document *document) {
             if (!page_is_kept(geometry, &document->states, layer, chunk))
                 memset((void *)&document->page_states[page_index(geometry, layer, 0, chunk)], PAGE_NONE,
                        geometry_heads(geometry, layer));
-    if (document->geometry.key_index_bytes > 0)
-        memset((void *)document->key_index_states, PAGE_WRITTEN, pages);
+    if (document->geometry.key_index_bytes > 0) memset((void *)document->key_index_states, PAGE_WRITTEN, pages);
     document->asked_tokens = document->row.token_count;
     document->asked_generation = document->opened_generation = document->row.generation;
     document->states_next = document->states;
 }
 
 /* The row, its commits and the files as of one moment: inside a read transaction, no writer can commit. */
-static enum status load_row(struct document *document, uint64_t id, const struct store_model *model,
-                            const char *layout, uint64_t token_capacity, struct error *error) {
+static enum status load_row(struct document *document, uint64_t id, const struct store_model *model, const char *layout,
+                            uint64_t token_capacity, struct error *error) {
     struct store *store = document->store;
     TRY(find_row(store, id, &document->row, error));
     TRY(row_check(store, &document->row, model, layout, error));
@@ -341,9 +334,9 @@ static enum status open_locked(struct document *document, uint64_t id, const str
     return STATUS_OK;
 }
 
-enum status document_open(struct document **result, struct store *store, uint64_t id,
-                          const struct store_model *model, const struct store_layout *layout,
-                          enum document_mode mode, uint64_t token_capacity, struct error *error) {
+enum status document_open(struct document **result, struct store *store, uint64_t id, const struct store_model *model,
+                          const struct store_layout *layout, enum document_mode mode, uint64_t token_capacity,
+                          struct error *error) {
     char text[STORE_TEXT_MAX];
     struct document_row row;
     struct error why;
@@ -360,8 +353,8 @@ enum status document_open(struct document **result, struct store *store, uint64_
     geometry_init(&geometry, layout);
     if (mode == DOCUMENT_APPEND) TRY(writer_start(store, &geometry, error));
     if (token_capacity > STORE_TOKENS_MAX)
-        return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
-                         token_capacity, STORE_TOKENS_MAX);
+        return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64, token_capacity,
+                         STORE_TOKENS_MAX);
     struct document *document;
     TRY(document_allocate(&document, store, layout, mode == DOCUMENT_APPEND, error));
     document->id = id;
@@ -373,8 +366,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
         return status;
     }
     io_file_will_need(&document->key_index, 0, 0);
-    (void)futimens(document->pages.fd,
-                   NULL); /* "used": decides which document is removed first when space is needed */
+    (void)futimens(document->pages.fd, NULL); /* "used": decides which document is removed first when space is needed */
     *result = document;
     return STATUS_OK;
 }
@@ -441,9 +433,8 @@ static void *read_target(const struct document *document, const struct page_read
     return (uint8_t *)read->memory + read->part_first * document->geometry.part_bytes;
 }
 
-enum status document_read_pages(struct document *document, struct io_queue *queue,
-                                const struct page_read *reads, size_t read_count, size_t *next,
-                                uint64_t tag_first) {
+enum status document_read_pages(struct document *document, struct io_queue *queue, const struct page_read *reads,
+                                size_t read_count, size_t *next, uint64_t tag_first) {
     enum { RUN_BYTES_MAX = 1 << 20 };
     while (*next < read_count) {
         const struct page_read *first = &reads[*next];
@@ -512,8 +503,7 @@ static enum status check_parts(struct document *document, const struct page_read
     return store_flag(document->store, document->id, &why);
 }
 
-enum status document_check_page(struct document *document, const struct page_read *read,
-                                struct error *error) {
+enum status document_check_page(struct document *document, const struct page_read *read, struct error *error) {
     if (read->part_count > 0) return check_parts(document, read, error);
     const struct geometry *geometry = &document->geometry;
     bool tail = document_read_is_tail(document, read);
@@ -525,15 +515,15 @@ enum status document_check_page(struct document *document, const struct page_rea
                                        : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk));
     if (checksum_equal(&found, expected)) return STATUS_OK;
     if (tail && document_has_grown(document))
-        return error_set(error, STATUS_DOCUMENT,
-                         "document %" PRIu64 " has grown since it was opened: open it again", document->id);
+        return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 " has grown since it was opened: open it again",
+                         document->id);
     char found_text[33], expected_text[33];
     struct error why;
     (void)error_set(&why, STATUS_DOCUMENT,
                     "%s: damaged at %" PRIu64 " (layer %u, KV head %u, chunk %" PRIu64
                     "): found checksum %s, expected %s",
-                    document->pages.path, read_offset(document, read), read->layer, read->kv_head,
-                    read->chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
+                    document->pages.path, read_offset(document, read), read->layer, read->kv_head, read->chunk,
+                    checksum_text(&found, found_text), checksum_text(expected, expected_text));
     if (error != NULL) *error = why;
     return store_flag(document->store, document->id, &why);
 }
@@ -565,8 +555,8 @@ static enum status key_index_check(struct document *document, size_t layer, size
     (void)error_set(&why, STATUS_DOCUMENT,
                     "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64
                     "): found checksum %s, expected %s",
-                    document->key_index.path, key_index_offset(geometry, layer, head, chunk), layer, head,
-                    chunk, checksum_text(&found, found_text), checksum_text(expected, expected_text));
+                    document->key_index.path, key_index_offset(geometry, layer, head, chunk), layer, head, chunk,
+                    checksum_text(&found, found_text), checksum_text(expected, expected_text));
     if (error != NULL) *error = why;
     return store_flag(document->store, document->id, &why);
 }
@@ -581,8 +571,8 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
     /* Up to the last entry that is wanted: the file may end there. */
     const size_t bytes = (geometry_heads(geometry, layer) - 1) * run + chunk_count * entry;
-    const enum status status = io_file_read(
-        &document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
+    const enum status status =
+        io_file_read(&document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
     if (status != STATUS_OK && why.os_error == 0) return document_is_truncated(document, &why, error);
     if (status != STATUS_OK && error != NULL) *error = why;
     TRY(status);
@@ -593,8 +583,7 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     return STATUS_OK;
 }
 
-void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first,
-                                 uint64_t chunk_count) {
+void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first, uint64_t chunk_count) {
     const struct geometry *geometry = &document->geometry;
     const uint64_t bytes = geometry_heads(geometry, layer) * SEGMENT_CHUNKS * geometry->key_index_bytes;
     for (uint64_t chunk = chunk_first - chunk_first % SEGMENT_CHUNKS; chunk < chunk_first + chunk_count;

@@ -42,8 +42,7 @@ static void files_forget(struct document *document) {
     }
 }
 
-static enum status see_largest(struct store *store, const char *name, uint64_t id, void *context,
-                               struct error *error) {
+static enum status see_largest(struct store *store, const char *name, uint64_t id, void *context, struct error *error) {
     (void)store, (void)name, (void)error;
     uint64_t *largest = context;
     if (id > *largest) *largest = id;
@@ -70,8 +69,7 @@ static enum status row_create(struct document *document, uint64_t bytes_max, str
 enum status document_create(struct document **result, struct store *store,
                             const struct document_description *description, struct error *error) {
     const struct store_layout *layout = description->layout;
-    if (store->options.read_only)
-        return error_set(error, STATUS_IO, "%s: opened read-only", store->folder.path);
+    if (store->options.read_only) return error_set(error, STATUS_IO, "%s: opened read-only", store->folder.path);
     TRY(layout_check(layout, error));
     if (description->token_capacity > STORE_TOKENS_MAX)
         return error_set(error, STATUS_USAGE, "document: %" PRIu64 " tokens, at most %" PRIu64,
@@ -125,8 +123,7 @@ static enum status is_same(struct store *store, const struct geometry *geometry,
     compared->seen = 0;
     compared->differ = compared->same = false;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != compared->count)
-        return STATUS_OK;
+    if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != compared->count) return STATUS_OK;
     TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, compared, error));
     if (compared->differ || compared->seen != compared->count) return STATUS_OK;
     static const char *const suffixes[] = {"pages", "metadata"};
@@ -144,9 +141,8 @@ static enum status is_same(struct store *store, const struct geometry *geometry,
     return STATUS_OK;
 }
 
-enum status document_find_same(struct store *store, const struct document_row *row,
-                               const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
-                               struct error *error) {
+enum status document_find_same(struct store *store, const struct document_row *row, const struct geometry *geometry,
+                               const int32_t *tokens, uint64_t *id, struct error *error) {
     struct id_list list;
     struct same_tokens compared = {.tokens = tokens, .count = row->token_count};
     *id = 0;
@@ -169,8 +165,7 @@ static enum status is_copy(struct document *document, const struct document_row 
     *copy = false;
     if (document->opened_generation > 0 || ours->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
     TRY(document_find_same(document->store, ours, &document->geometry, document->tokens, &other, NULL));
-    *copy =
-        other != 0 && io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) == STATUS_OK;
+    *copy = other != 0 && io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) == STATUS_OK;
     return STATUS_OK;
 }
 
@@ -182,8 +177,7 @@ static enum status give_back(struct document *document, bool *forget) {
     bool found;
     TRY(catalog_find(&store->catalog, document->row.id, &row, &found, NULL));
     if (!found || !row.intact) return STATUS_OK;
-    if (row.generation < document->row.generation)
-        return STATUS_OK; /* a commit was lost: nothing is cut off */
+    if (row.generation < document->row.generation) return STATUS_OK; /* a commit was lost: nothing is cut off */
     bool copy = false;
     if (row.generation > 0) TRY(is_copy(document, &row, &copy));
     *forget = row.generation == 0 || copy;
@@ -215,10 +209,8 @@ void document_close(struct document *document) {
 /* Writing */
 
 size_t document_write_max(const struct document *document) {
-    size_t buffer = writer_buffer_bytes(document->store->writer),
-           count = buffer / page_padded_max(&document->geometry);
-    if (document->geometry.key_index_bytes > 0)
-        count = min_size(count, buffer / document->geometry.key_index_bytes);
+    size_t buffer = writer_buffer_bytes(document->store->writer), count = buffer / page_padded_max(&document->geometry);
+    if (document->geometry.key_index_bytes > 0) count = min_size(count, buffer / document->geometry.key_index_bytes);
     return min_size(count, SEGMENT_CHUNKS);
 }
 
@@ -246,8 +238,7 @@ static enum status take(struct document *document, uint64_t chunk_first, size_t 
     taken->counts[1] = chunk_count - taken->counts[0];
     taken->count = taken->counts[1] > 0 ? 2 : 1;
     if (writer_take_buffers(writer, taken->count, taken->buffers)) return STATUS_OK;
-    return error_set(error, STATUS_FULL,
-                     "document %" PRIu64 ": every write-behind buffer is on its way to the disk",
+    return error_set(error, STATUS_FULL, "document %" PRIu64 ": every write-behind buffer is on its way to the disk",
                      document->id);
 }
 
@@ -260,9 +251,8 @@ static void mark(struct document *document, _Atomic uint8_t *states, const struc
     }
 }
 
-enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
-                                 uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
-                                 struct error *error) {
+enum status document_write_pages(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
+                                 size_t chunk_count, const void *const *chunks, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     struct taken_buffers taken;
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
@@ -282,8 +272,7 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
             memset(page + bytes, 0, place - bytes);
             page += place;
         }
-        const struct write_range range = {WRITE_PAGES, document,    layer,
-                                          kv_head,     chunk_first, taken.counts[b], 0};
+        const struct write_range range = {WRITE_PAGES, document, layer, kv_head, chunk_first, taken.counts[b], 0};
         mark(document, document->page_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
         chunk_first += taken.counts[b];
@@ -291,9 +280,8 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     return STATUS_OK;
 }
 
-enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head,
-                                     uint64_t chunk_first, size_t chunk_count, const void *bytes,
-                                     struct error *error) {
+enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
+                                     size_t chunk_count, const void *bytes, struct error *error) {
     size_t entry = document->geometry.key_index_bytes;
     struct taken_buffers taken;
     ASSERT(entry > 0);
@@ -301,8 +289,7 @@ enum status document_write_key_index(struct document *document, size_t layer, si
     TRY(take(document, chunk_first, chunk_count, &taken, error));
     for (size_t b = 0; b < taken.count; b++) {
         memcpy(writer_buffer_memory(taken.buffers[b]), bytes, taken.counts[b] * entry);
-        const struct write_range range = {WRITE_KEY_INDEX, document,    layer,
-                                          kv_head,         chunk_first, taken.counts[b], 0};
+        const struct write_range range = {WRITE_KEY_INDEX, document, layer, kv_head, chunk_first, taken.counts[b], 0};
         mark(document, document->key_index_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
         bytes = (const uint8_t *)bytes + taken.counts[b] * entry;
@@ -352,8 +339,7 @@ static void complete_assert(const struct document *document, uint64_t token_coun
 enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
                             struct error *error) {
     struct writer *writer = document->store->writer;
-    ASSERT(document->writing && token_count > document->asked_tokens &&
-           token_count <= document->token_capacity);
+    ASSERT(document->writing && token_count > document->asked_tokens && token_count <= document->token_capacity);
     TRY(writer_failure(writer, document, error));
     complete_assert(document, token_count);
     TRY(writer_commit(writer, document, tokens, document->asked_tokens, token_count, error));
@@ -396,6 +382,4 @@ enum status document_flush(struct document *document, struct error *error) {
     return writer_failure(document->store->writer, document, error);
 }
 
-bool document_is_flushed(const struct document *document) {
-    return writer_is_done(document->store->writer, document);
-}
+bool document_is_flushed(const struct document *document) { return writer_is_done(document->store->writer, document); }

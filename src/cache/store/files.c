@@ -36,8 +36,8 @@ static uint64_t file_id(const char *name) {
 }
 
 enum status store_see_files(struct store *store,
-                            enum status (*see)(struct store *store, const char *name, uint64_t id,
-                                               void *context, struct error *error),
+                            enum status (*see)(struct store *store, const char *name, uint64_t id, void *context,
+                                               struct error *error),
                             void *context, struct error *error) {
     int fd = openat(store->folder.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
@@ -51,8 +51,8 @@ enum status store_see_files(struct store *store,
     return status;
 }
 
-enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
-                                 unsigned milliseconds, struct error *error) {
+enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages, unsigned milliseconds,
+                                 struct error *error) {
     uint64_t end = clock_ns() + milliseconds * UINT64_C(1000000);
     for (;;) {
         struct document_row row;
@@ -61,12 +61,11 @@ enum status document_lock_writer(struct store *store, uint64_t id, struct io_fil
         if (status != STATUS_FULL) return status;
         TRY(catalog_find(&store->catalog, id, &row, &found, error));
         if (!found)
-            return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path,
-                             id);
+            return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
         /* 0: it has just been opened, and will say so, or is just being closed. */
         if ((row.writer != 0 && process_is_running(row.writer)) || clock_ns() >= end)
-            return error_set(error, STATUS_FULL, "document %" PRIu64 " is being written by process %" PRIu64,
-                             id, row.writer);
+            return error_set(error, STATUS_FULL, "document %" PRIu64 " is being written by process %" PRIu64, id,
+                             row.writer);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }

@@ -29,8 +29,7 @@ static enum status take_row(struct store *store, const struct store_layout *layo
     if (!*fits) return STATUS_OK; /* removed since */
     match->token_count = row.token_count;
     const struct store_layout *found = &match->layout;
-    *fits = layout_parse(row.layout, &match->layout, NULL) == STATUS_OK &&
-            store_layout_same_pages(found, layout) &&
+    *fits = layout_parse(row.layout, &match->layout, NULL) == STATUS_OK && store_layout_same_pages(found, layout) &&
             found->fractions.layer_count == layout->fractions.layer_count &&
             (any_key_index || (strcmp(found->key_index_kind, layout->key_index_kind) == 0 &&
                                found->key_index_bytes == layout->key_index_bytes));
@@ -109,17 +108,15 @@ static enum status search(struct store *store, const struct store_query *query, 
     const struct store_layout *layout = query->layout;
     const struct comparison ours = {query->tokens, query->token_count, 0};
     char text[STORE_TEXT_MAX];
-    const bool any_key_index =
-        query->likeness == STORE_LIKE_PAGES; /* exactly: the layout as the catalog has it */
-    const bool exactly =
-        query->likeness == STORE_LIKE_ALL || (!any_key_index && layout->fractions.layer_count == 0);
+    const bool any_key_index = query->likeness == STORE_LIKE_PAGES; /* exactly: the layout as the catalog has it */
+    const bool exactly = query->likeness == STORE_LIKE_ALL || (!any_key_index && layout->fractions.layer_count == 0);
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
     layout_format(layout, text);
     if (ours.count < KV_CHUNK_TOKENS) return STATUS_OK;
     struct id_list list;
-    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, exactly ? text : NULL,
-                           prefix_of(ours.tokens), &list, error));
+    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, exactly ? text : NULL, prefix_of(ours.tokens),
+                           &list, error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < list.count; i++) {
         struct comparison comparison = ours;
@@ -128,8 +125,7 @@ static enum status search(struct store *store, const struct store_query *query, 
         if (was_refused(store, list.ids[i])) continue;
         status = catalog_see_tokens(&store->catalog, list.ids[i], compare, &comparison, error);
         /* Less than a chunk in common: another prefix with the same hash, or damage. */
-        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS ||
-            comparison.common <= match->prefix_tokens)
+        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS || comparison.common <= match->prefix_tokens)
             continue;
         better.prefix_tokens = comparison.common;
         status = take_row(store, layout, any_key_index, &better, &fits, error);
@@ -156,13 +152,12 @@ enum status store_find_stateless(struct store *store, const struct store_query *
     return STATUS_OK;
 }
 
-enum status document_is_other(const struct store *store, const struct document_row *row,
-                              struct error *error) {
+enum status document_is_other(const struct store *store, const struct document_row *row, struct error *error) {
     unsigned version;
     (void)layout_is_read(row->layout, &version);
     return error_set(error, STATUS_UNSUPPORTED,
-                     "%s: document %" PRIu64 ": found version %u of documents, expected %d to %d",
-                     store->catalog.path, row->id, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
+                     "%s: document %" PRIu64 ": found version %u of documents, expected %d to %d", store->catalog.path,
+                     row->id, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
 }
 
 enum status store_find_other(struct store *store, const struct store_query *query, uint64_t *prefix_tokens,
@@ -171,8 +166,7 @@ enum status store_find_other(struct store *store, const struct store_query *quer
     uint64_t read = 0, other = 0;
     *prefix_tokens = 0;
     if (query->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
-    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, NULL, prefix_of(query->tokens), &list,
-                           error));
+    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, NULL, prefix_of(query->tokens), &list, error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < list.count; i++) {
         struct comparison comparison = {query->tokens, query->token_count, 0};
@@ -183,8 +177,7 @@ enum status store_find_other(struct store *store, const struct store_query *quer
         if (status != STATUS_OK || !found || !row.intact) continue;
         status = catalog_see_tokens(&store->catalog, list.ids[i], compare, &comparison, error);
         uint64_t *longest = layout_is_read(row.layout, &version) ? &read : &other;
-        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS || comparison.common <= *longest)
-            continue;
+        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS || comparison.common <= *longest) continue;
         *longest = comparison.common;
         enum status reason = longest == &other ? document_is_other(store, &row, why) : STATUS_OK;
         (void)reason;

@@ -17,8 +17,7 @@
 
 static bool word_good(const char *word) {
     size_t length = strnlen(word, STORE_WORD_MAX);
-    return length > 0 && length < STORE_WORD_MAX &&
-           strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789.,+-") == length;
+    return length > 0 && length < STORE_WORD_MAX && strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789.,+-") == length;
 }
 
 /* A layer's sixteenths in one character, 0 to 9 and a to g. */
@@ -39,8 +38,7 @@ static size_t format_span(const uint8_t *sixteenths, size_t layer_count, bool sh
 }
 
 /* " share=88g0...", "share=r88g0..." where first pages are rows, and for every later span ",SEGMENT:80g0..." */
-static void format_fractions(const struct page_fractions *fractions,
-                             char text[SPAN_TEXT_BYTES * PAGE_SPANS_MAX]) {
+static void format_fractions(const struct page_fractions *fractions, char text[SPAN_TEXT_BYTES * PAGE_SPANS_MAX]) {
     size_t used = (size_t)sprintf(text, " share=");
     if (fractions->first_is_rows) text[used++] = first_rows_mark;
     used += format_span(fractions->sixteenths, fractions->layer_count, false, text + used);
@@ -68,8 +66,8 @@ static void format_groups(const struct store_layout *layout, char text[GROUPS_TE
     text[used] = '\0';
     for (size_t i = 0; i < groups->later_count; i++) {
         const struct store_group *group = &groups->later[i];
-        used += (size_t)sprintf(text + used, "/%s/%u/%u/%u", group->codec, group->kv_head_count,
-                                group->chunk_bytes, group->tail_bytes);
+        used += (size_t)sprintf(text + used, "/%s/%u/%u/%u", group->codec, group->kv_head_count, group->chunk_bytes,
+                                group->tail_bytes);
     }
 }
 
@@ -104,15 +102,14 @@ static size_t format(const struct store_layout *layout, char *text, size_t text_
     if (layout->state_bytes > 0) snprintf(states, sizeof states, " states=%u", layout->state_bytes);
     return (size_t)snprintf(
         text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s%s%s metadata=%s/%u segment=%d", version,
-        layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail, fractions,
-        groups, states, windows, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+        layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail, fractions, groups, states,
+        windows, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
 static enum status span_check(const uint8_t *sixteenths, size_t layer_count, struct error *error) {
     for (size_t i = 0; i < layer_count; i++)
         if (sixteenths[i] > PAGE_FRACTION_WHOLE)
-            return error_set(error, STATUS_USAGE, "layout: a fraction of %u sixteenths in layer %zu",
-                             sixteenths[i], i);
+            return error_set(error, STATUS_USAGE, "layout: a fraction of %u sixteenths in layer %zu", sixteenths[i], i);
     return STATUS_OK;
 }
 
@@ -127,8 +124,8 @@ static enum status fractions_check(const struct store_layout *layout, struct err
             fractions->layer_count, layout->layer_count, PAGE_FRACTIONS_LAYERS_MAX);
     TRY(span_check(fractions->sixteenths, fractions->layer_count, error));
     if (fractions->later_count >= PAGE_SPANS_MAX)
-        return error_set(error, STATUS_USAGE, "layout: %u spans of fractions, at most %d",
-                         fractions->later_count + 1, PAGE_SPANS_MAX);
+        return error_set(error, STATUS_USAGE, "layout: %u spans of fractions, at most %d", fractions->later_count + 1,
+                         PAGE_SPANS_MAX);
     for (size_t i = 0; i < fractions->later_count; i++) {
         const uint32_t first = fractions->later[i].chunk_first,
                        before = i > 0 ? fractions->later[i - 1].chunk_first : 0;
@@ -141,8 +138,7 @@ static enum status fractions_check(const struct store_layout *layout, struct err
     return STATUS_OK;
 }
 
-static enum status size_check(const char *name, uint32_t value, uint32_t min, uint32_t max,
-                              struct error *error) {
+static enum status size_check(const char *name, uint32_t value, uint32_t min, uint32_t max, struct error *error) {
     if (value >= min && value <= max) return STATUS_OK;
     return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", value, name, min, max);
 }
@@ -162,8 +158,7 @@ static enum status groups_check(const struct store_layout *layout, struct error 
     if (!layers_differ(layout)) return STATUS_OK;
     if (groups->later_count >= STORE_GROUPS_MAX || layout->layer_count > STORE_GROUP_LAYERS_MAX)
         return error_set(error, STATUS_USAGE, "layout: %u groups of %u layers, expected at most %d of %d",
-                         groups->later_count + 1, layout->layer_count, STORE_GROUPS_MAX,
-                         STORE_GROUP_LAYERS_MAX);
+                         groups->later_count + 1, layout->layer_count, STORE_GROUPS_MAX, STORE_GROUP_LAYERS_MAX);
     if (layout->fractions.layer_count > 0)
         return error_set(error, STATUS_USAGE, "layout: layers differ, and pages are of two forms");
     for (size_t i = 0; i < groups->later_count; i++) {
@@ -224,9 +219,7 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     return STATUS_OK;
 }
 
-void layout_format(const struct store_layout *layout, char *text) {
-    (void)format(layout, text, STORE_TEXT_MAX);
-}
+void layout_format(const struct store_layout *layout, char *text) { (void)format(layout, text, STORE_TEXT_MAX); }
 
 /* A character for each of the layers at *text, or one for all; false: neither. */
 static bool span_parse(const char **text, size_t layer_count, uint8_t *sixteenths) {
@@ -267,10 +260,9 @@ static enum status fractions_parse(const char **text, struct store_layout *layou
                       span_parse(&rest, first, fractions->sixteenths);
     fractions->layer_count = good ? (uint16_t)first : 0;
     if (!good || !later_parse(&rest, fractions) || rest != share + length)
-        return error_set(
-            error, STATUS_DOCUMENT,
-            "its layout says%s%.*s, expected a fraction of 0 to 9 or a to g for each of its %u layers", word,
-            (int)(length < 64 ? length : 64), share, layout->layer_count);
+        return error_set(error, STATUS_DOCUMENT,
+                         "its layout says%s%.*s, expected a fraction of 0 to 9 or a to g for each of its %u layers",
+                         word, (int)(length < 64 ? length : 64), share, layout->layer_count);
     *text = rest;
     return STATUS_OK;
 }
@@ -327,16 +319,16 @@ enum status layout_parse(const char *text, struct store_layout *layout, struct e
         return error_set(error, STATUS_DOCUMENT, "found version %u of documents, expected %d to %d", version,
                          LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
     const char *words = strncmp(text, "version=", 8) == 0 ? text + strcspn(text, " ") + 1 : text;
-    bool good = sscanf(words, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
-                       &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
+    bool good = sscanf(words, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec, &layout->layer_count,
+                       &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
     const char *rest = words + read;
     read = 0;
     if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
     if (good) TRY(fractions_parse(&rest, layout, error));
     good = good && groups_parse(&rest, layout);
     if (good) windows_parse(&rest, layout);
-    good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind,
-                          &layout->key_index_bytes, &segment) == 3;
+    good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind, &layout->key_index_bytes,
+                          &segment) == 3;
     good = good && layout_check(layout, NULL) == STATUS_OK;
     if (good) layout_format(layout, again);
     if (good && strcmp(again, text) == 0) return STATUS_OK;
@@ -357,8 +349,7 @@ size_t store_page_bytes(const struct store_layout *layout) {
 size_t store_tail_bytes(const struct store_layout *layout) {
     size_t bytes = rows_bytes(layout->chunk_bytes, layout->tail_bytes);
     for (size_t i = 0; i < layout->groups.later_count; i++)
-        bytes = max_size(bytes,
-                         rows_bytes(layout->groups.later[i].chunk_bytes, layout->groups.later[i].tail_bytes));
+        bytes = max_size(bytes, rows_bytes(layout->groups.later[i].chunk_bytes, layout->groups.later[i].tail_bytes));
     return align_up(bytes, IO_ALIGNMENT);
 }
 
@@ -424,8 +415,8 @@ static void spans_init(struct geometry *geometry) {
         if (s == 0) continue;
         const struct geometry_span *before = span - 1;
         span->chunk_first = fractions->later[s - 1].chunk_first;
-        span->offset = before->offset + (span->chunk_first - before->chunk_first) / SEGMENT_CHUNKS *
-                                            segment_bytes(geometry, before);
+        span->offset = before->offset +
+                       (span->chunk_first - before->chunk_first) / SEGMENT_CHUNKS * segment_bytes(geometry, before);
     }
     for (size_t i = 0; i < fractions->layer_count; i++)
         geometry->kept_before[i + 1] =
@@ -467,13 +458,12 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
                                   .fractions = layout->fractions};
     geometry->groups[0] = group_of(layout->kv_head_count, layout->chunk_bytes, layout->tail_bytes);
     for (size_t i = 0; i < groups->later_count; i++)
-        geometry->groups[i + 1] = group_of(groups->later[i].kv_head_count, groups->later[i].chunk_bytes,
-                                           groups->later[i].tail_bytes);
+        geometry->groups[i + 1] =
+            group_of(groups->later[i].kv_head_count, groups->later[i].chunk_bytes, groups->later[i].tail_bytes);
     memcpy(geometry->group_of, groups->of_layer, sizeof geometry->group_of);
     geometry->quantizes = layout->tail_bytes != 0;
     parts_init(geometry, layout);
-    _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE,
-                   "a layer's share of a segment is as many pages");
+    _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE, "a layer's share of a segment is as many pages");
     if (layout->fractions.layer_count > 0) spans_init(geometry);
 }
 
@@ -487,8 +477,7 @@ size_t geometry_heads(const struct geometry *geometry, size_t layer) {
 
 size_t geometry_heads_max(const struct geometry *geometry) {
     size_t heads = 0;
-    for (size_t i = 0; i < geometry->group_count; i++)
-        heads = max_size(heads, geometry->groups[i].kv_head_count);
+    for (size_t i = 0; i < geometry->group_count; i++) heads = max_size(heads, geometry->groups[i].kv_head_count);
     return heads;
 }
 
@@ -550,8 +539,7 @@ size_t geometry_lane(const struct geometry *geometry, size_t layer, size_t kv_he
 size_t geometry_layer_of(const struct geometry *geometry, size_t lane) {
     size_t layer = 0;
     if (geometry->group_count == 1) return lane / geometry->groups[0].kv_head_count;
-    for (size_t end = geometry_heads(geometry, 0); end <= lane; end += geometry_heads(geometry, layer))
-        layer++;
+    for (size_t end = geometry_heads(geometry, 0); end <= lane; end += geometry_heads(geometry, layer)) layer++;
     return layer;
 }
 
@@ -578,8 +566,7 @@ size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head,
 }
 
 static uint64_t entry_number(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    uint64_t column =
-        chunk / SEGMENT_CHUNKS * geometry->chunk_pages + geometry_lane(geometry, layer, kv_head);
+    uint64_t column = chunk / SEGMENT_CHUNKS * geometry->chunk_pages + geometry_lane(geometry, layer, kv_head);
     return column * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
 }
 
@@ -618,8 +605,7 @@ static uint64_t kept_before(const struct geometry *geometry, size_t layer, size_
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct geometry_span *span = &geometry->spans[geometry->fractions.later_count];
     while (span->chunk_first > chunk) span--;
-    const uint64_t heads = mixed_heads(geometry), here = chunk % SEGMENT_CHUNKS,
-                   before = span->quantized_before[layer],
+    const uint64_t heads = mixed_heads(geometry), here = chunk % SEGMENT_CHUNKS, before = span->quantized_before[layer],
                    fraction = span->quantized_before[layer + 1] - before;
     const uint64_t quantized = page_span_before((unsigned)fraction, kv_head, heads, here);
     return span->offset + (chunk - span->chunk_first) / SEGMENT_CHUNKS * segment_bytes(geometry, span) +
@@ -630,11 +616,9 @@ static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size
 }
 
 /* The same of layers that differ. */
-static uint64_t grouped_offset(const struct geometry *geometry, size_t layer, size_t kv_head,
-                               uint64_t chunk) {
+static uint64_t grouped_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const uint64_t here = kv_head * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
-    return chunk / SEGMENT_CHUNKS * SEGMENT_CHUNKS *
-               layers_before(geometry, geometry->layer_count).page_bytes +
+    return chunk / SEGMENT_CHUNKS * SEGMENT_CHUNKS * layers_before(geometry, geometry->layer_count).page_bytes +
            SEGMENT_CHUNKS * layers_before(geometry, layer).page_bytes +
            here * geometry_group(geometry, layer)->page_bytes;
 }
@@ -676,8 +660,7 @@ uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64
     uint64_t chunks = chunks_full(token_count);
     size_t layer = layers_end(geometry, geometry_heads) - 1, head = geometry_heads(geometry, layer) - 1;
     if (chunks > 0)
-        return page_offset(geometry, layer, head, chunks - 1) +
-               page_padded_bytes(geometry, layer, head, chunks - 1);
+        return page_offset(geometry, layer, head, chunks - 1) + page_padded_bytes(geometry, layer, head, chunks - 1);
     if (token_count == 0) return 0;
     return tail_offset(geometry, generation, layer, head) +
            align_up(tail_bytes(geometry, layer, token_count), IO_ALIGNMENT);
@@ -694,26 +677,20 @@ uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
 /* Bytes of all pages of so many chunks, which fit when those of the larger form do. */
 static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64_t *bytes) {
     if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_max(geometry), bytes)) return false;
-    if (geometry->group_count > 1)
-        *bytes = chunks * layers_before(geometry, geometry->layer_count).page_bytes;
+    if (geometry->group_count > 1) *bytes = chunks * layers_before(geometry, geometry->layer_count).page_bytes;
     uint64_t quantized = 0, heads = mixed_heads(geometry);
     for (size_t i = 0; i < geometry->fractions.layer_count; i++)
         quantized += page_fractions_of_layer(&geometry->fractions, i, heads, chunks);
-    if (geometry->fractions.layer_count > 0)
-        *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, quantized);
+    if (geometry->fractions.layer_count > 0) *bytes = mixed_bytes(geometry, chunks * geometry->chunk_pages, quantized);
     return true;
 }
 
 uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_count) {
-    enum {
-        ROW_RESERVE = 16384,
-        FILE_RESERVE = 65536
-    }; /* of the catalog's trees, of the file system's own blocks */
+    enum { ROW_RESERVE = 16384, FILE_RESERVE = 65536 }; /* of the catalog's trees, of the file system's own blocks */
     uint64_t chunks = chunks_full(token_count), pages, tails, bytes, key_index, table, sum;
     bool tail = token_count % KV_CHUNK_TOKENS != 0;
     /* The catalog: its checksums, 4 bytes per token, an eighth more for its pages that are not full. */
-    bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
-                checked_multiply(sum, geometry->chunk_pages, &pages) &&
+    bool fits = checked_add(chunks, tail ? 2 : 0, &sum) && checked_multiply(sum, geometry->chunk_pages, &pages) &&
                 checked_multiply(geometry_tails_bytes(geometry), tail ? 2 : 0, &tails) &&
                 pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
                 checked_add(bytes, states_end(geometry), &bytes) &&

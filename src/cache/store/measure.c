@@ -9,21 +9,20 @@ enum { ROUNDS = 3, ALONE = 16 /* pages that are read one after another */ };
 static const uint64_t ROUND_NS = 8000000;
 
 /* In turns, so that what else the disk does is not in one of the numbers alone. */
-static enum status measure(struct disk_probe *probe, const struct geometry *geometry,
-                           struct store_rates *rates, struct error *error) {
+static enum status measure(struct disk_probe *probe, const struct geometry *geometry, struct store_rates *rates,
+                           struct error *error) {
     const size_t sizes[] = {geometry->page_bytes, geometry->tail_page_bytes};
     struct rate found[2] = {{.count = 0}}, alone = {.count = 0};
     for (int round = 0; round < ROUNDS; round++)
         for (size_t i = 0; i < 2; i++)
-            TRY(disk_probe_read(probe,
-                                &(struct disk_probe_round){.bytes = sizes[i],
-                                                           .depth = DISK_PROBE_DEPTH,
-                                                           .reads_min = DISK_PROBE_DEPTH,
-                                                           .ns_min = ROUND_NS},
-                                &found[i], error));
-    TRY(disk_probe_read(
-        probe, &(struct disk_probe_round){.bytes = geometry->page_bytes, .depth = 1, .reads_min = ALONE},
-        &alone, error));
+            TRY(disk_probe_read(
+                probe,
+                &(struct disk_probe_round){
+                    .bytes = sizes[i], .depth = DISK_PROBE_DEPTH, .reads_min = DISK_PROBE_DEPTH, .ns_min = ROUND_NS},
+                &found[i], error));
+    TRY(disk_probe_read(probe,
+                        &(struct disk_probe_round){.bytes = geometry->page_bytes, .depth = 1, .reads_min = ALONE},
+                        &alone, error));
     *rates = (struct store_rates){rate_seconds(&found[0]), rate_seconds(&found[1]), rate_seconds(&alone)};
     /* Less to read is no slower: what says otherwise was something else. */
     if (geometry->page_bytes <= geometry->tail_page_bytes && rates->page_seconds > rates->tail_seconds)
@@ -33,8 +32,7 @@ static enum status measure(struct disk_probe *probe, const struct geometry *geom
 
 /* In a transaction: others that want to reserve space wait until the file is gone. */
 static enum status measure_within(struct store *store, const struct disk_probe_options *options,
-                                  const struct geometry *geometry, struct store_rates *rates,
-                                  struct error *error) {
+                                  const struct geometry *geometry, struct store_rates *rates, struct error *error) {
     struct disk_probe *probe = NULL;
     TRY(catalog_begin(&store->catalog, error));
     enum status status = store_check_space(store, options->bytes, error);
@@ -56,8 +54,7 @@ enum status store_measure(struct store *store, const struct store_layout *layout
     const size_t place = max_size(geometry.page_bytes, geometry.tail_page_bytes);
     TRY(store_make_space(store, bytes_max, error));
     const struct disk_probe_options options = {.folder = &store->folder,
-                                               .bytes =
-                                                   (bytes < bytes_max ? bytes : bytes_max) / place * place,
+                                               .bytes = (bytes < bytes_max ? bytes : bytes_max) / place * place,
                                                .place_bytes = place,
                                                .backend = store->options.backend};
     return measure_within(store, &options, &geometry, rates, error);

@@ -25,8 +25,7 @@ size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_
     return has_parts(document, layer, kv_head, chunk) ? document->geometry.part_count : 0;
 }
 
-void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk,
-                    const uint8_t *page) {
+void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk, const uint8_t *page) {
     const struct geometry *geometry = &document->geometry;
     const size_t bytes = page_chunk_bytes(geometry, layer, kv_head, chunk);
     uint8_t *sums = page_sum_at(document, page_index(geometry, layer, kv_head, chunk));
@@ -35,8 +34,7 @@ void page_sums_note(struct document *document, size_t layer, size_t kv_head, uin
     memcpy(sums, whole.bytes, sizeof whole);
     sums += sizeof whole;
     for (size_t i = 0; has_parts(document, layer, kv_head, chunk) && i < geometry->part_count; i++) {
-        const struct part_sum sum =
-            part_sum_of(page + i * geometry->part_bytes, part_length(geometry, bytes, i));
+        const struct part_sum sum = part_sum_of(page + i * geometry->part_bytes, part_length(geometry, bytes, i));
         memcpy(sums + i * sizeof sum, sum.bytes, sizeof sum);
     }
 }
@@ -71,9 +69,8 @@ static size_t go_through(const struct entries *entries) {
     for (uint64_t chunk = entries->chunk_first; chunk < entries->chunk_end; chunk++)
         for (size_t layer = 0; layer < geometry->layer_count; layer++) {
             const size_t heads = geometry_heads(geometry, layer);
-            const bool has = entries->positions != NULL
-                                 ? page_is_kept(geometry, entries->positions, layer, chunk)
-                                 : geometry_key_index_heads(geometry, layer) > 0;
+            const bool has = entries->positions != NULL ? page_is_kept(geometry, entries->positions, layer, chunk)
+                                                        : geometry_key_index_heads(geometry, layer) > 0;
             if (has) copy_entries(entries, index, number, heads);
             if (has) number += heads;
             index += heads;
@@ -94,8 +91,8 @@ static struct entries entries_of(const struct document *document, const struct d
                             .list_bytes = bytes};
 }
 
-size_t page_sums_give(const struct document *document, const struct document_states *positions,
-                      uint64_t chunk_first, uint64_t chunk_end, void *sums) {
+size_t page_sums_give(const struct document *document, const struct document_states *positions, uint64_t chunk_first,
+                      uint64_t chunk_end, void *sums) {
     struct entries entries = entries_of(document, positions, chunk_first, chunk_end);
     entries.list = sums;
     entries.to_list = true;
@@ -129,18 +126,16 @@ bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64
     return true;
 }
 
-bool page_sums_check_parts(const struct document *document, const struct page_read *read,
-                           struct part_sum *found, struct part_sum *expected, size_t *part) {
+bool page_sums_check_parts(const struct document *document, const struct page_read *read, struct part_sum *found,
+                           struct part_sum *expected, size_t *part) {
     const struct geometry *geometry = &document->geometry;
     const uint8_t *sums =
-        page_sum_at(document, page_index(geometry, read->layer, read->kv_head, read->chunk)) +
-        sizeof(struct checksum);
+        page_sum_at(document, page_index(geometry, read->layer, read->kv_head, read->chunk)) + sizeof(struct checksum);
     const size_t bytes = page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk),
                  end = (size_t)read->part_first + read->part_count;
     ASSERT(end <= page_sums_parts(document, read->layer, read->kv_head, read->chunk));
     for (size_t i = read->part_first; i < end; i++) {
-        *found = part_sum_of((const uint8_t *)read->memory + i * geometry->part_bytes,
-                             part_length(geometry, bytes, i));
+        *found = part_sum_of((const uint8_t *)read->memory + i * geometry->part_bytes, part_length(geometry, bytes, i));
         memcpy(expected->bytes, sums + i * sizeof *expected, sizeof *expected);
         *part = i;
         if (memcmp(found, expected, sizeof *found) != 0) return false;

@@ -52,8 +52,7 @@ static uint64_t layer_bytes(const struct geometry *geometry, size_t layer, uint6
                    quantized = geometry->fractions.layer_count > 0
                                    ? page_fractions_of_layer(&geometry->fractions, layer, heads, chunks)
                                    : pages;
-    uint64_t bytes =
-        quantized * (group->chunk_bytes + sum) + (pages - quantized) * (group->tail_chunk_bytes + sum);
+    uint64_t bytes = quantized * (group->chunk_bytes + sum) + (pages - quantized) * (group->tail_chunk_bytes + sum);
     if (token_count % KV_CHUNK_TOKENS != 0) bytes += heads * (tail_bytes(geometry, layer, token_count) + sum);
     return bytes;
 }
@@ -62,8 +61,7 @@ uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_c
     const uint64_t chunks = chunks_full(token_count), sum = sizeof(struct checksum);
     uint64_t bytes = PARCEL_DESCRIPTION_BYTES + sum, lanes = 0;
     bytes += token_count * sizeof(int32_t) + blocks(token_count, PARCEL_TOKENS_MAX) * sum;
-    for (size_t layer = 0; layer < geometry->layer_count; layer++)
-        bytes += layer_bytes(geometry, layer, token_count);
+    for (size_t layer = 0; layer < geometry->layer_count; layer++) bytes += layer_bytes(geometry, layer, token_count);
     if (geometry_has_positions(geometry)) bytes += PARCEL_STATES_BYTES + sum;
     for (size_t layer = 0; layer < geometry->layer_count; layer++) lanes += geometry_key_index_heads(geometry, layer);
     if (geometry->key_index_bytes > 0)
@@ -101,11 +99,10 @@ struct parcel_place parcel_page_place(const struct geometry *geometry, uint64_t 
                                  count - within % count};
 }
 
-struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks,
-                                                     uint64_t index) {
+struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks, uint64_t index) {
     const uint64_t first = index / geometry->layer_count * SEGMENT_CHUNKS;
-    return (struct parcel_key_index_place){(size_t)(index % geometry->layer_count),
-                                           segment_count(chunks, first), first};
+    return (struct parcel_key_index_place){(size_t)(index % geometry->layer_count), segment_count(chunks, first),
+                                           first};
 }
 
 uint64_t parcel_key_index_count(const struct geometry *geometry, uint64_t chunks) {

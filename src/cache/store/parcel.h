@@ -70,5 +70,4 @@ typedef enum status parcel_accept(void *context, struct parcel_document *documen
  * limit has no room for it.  Whatever fails, no document of it is there, and those that were are (but for what made
  * room). */
 enum status parcel_take(struct store *store, const struct parcel_source *source, parcel_accept *accept,
-                        void *accept_context, struct parcel_content *content, struct error *error)
-    STATUS_CHECKED;
+                        void *accept_context, struct parcel_content *content, struct error *error) STATUS_CHECKED;

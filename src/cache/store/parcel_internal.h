@@ -15,7 +15,7 @@ enum {
     PARCEL_VERSION = 1,
     PARCEL_HEADER_BYTES = PARCEL_MAGIC_BYTES + 4 + 4 + 8,
     PARCEL_DESCRIPTION_BYTES = STORE_FINGERPRINT_BYTES + 8 + 3 * STORE_TEXT_MAX,
-    PARCEL_TOKENS_MAX = 16384, /* of a block */
+    PARCEL_TOKENS_MAX = 16384,                  /* of a block */
     PARCEL_STATES_BYTES = 8 * STORE_STATES_MAX, /* their positions, ascending, then zeros */
 };
 extern const uint8_t parcel_magic[PARCEL_MAGIC_BYTES];
@@ -53,6 +53,5 @@ struct parcel_key_index_place {
     size_t layer, count;
     uint64_t chunk;
 };
-struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks,
-                                                     uint64_t index);
+struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks, uint64_t index);
 uint64_t parcel_key_index_count(const struct geometry *geometry, uint64_t chunks);

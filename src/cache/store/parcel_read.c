@@ -24,10 +24,10 @@ struct taken {
     struct parcel_description description;
     struct store_layout layout;
     struct geometry geometry;
-    int32_t *tokens;           /* owned; [token_count] */
+    int32_t *tokens;               /* owned; [token_count] */
     struct document_states states; /* their positions */
-    struct document *existing; /* owned; it is there already */
-    struct document *document; /* owned; the new one; both NULL: it is only checked */
+    struct document *existing;     /* owned; it is there already */
+    struct document *document;     /* owned; the new one; both NULL: it is only checked */
 };
 
 struct intake {
@@ -42,16 +42,15 @@ struct intake {
 /* ---- blocks ---- */
 
 /* "FILE: document 1, layer 2 ..., at byte 3000: " and the rest. */
-#define WRONG(error, reader, format, ...)                                                             \
-    error_set(error, STATUS_DOCUMENT, "%s: %s, at byte %" PRIu64 ": " format, (reader)->source->name, \
-              (reader)->doing, (reader)->position, __VA_ARGS__)
+#define WRONG(error, reader, format, ...)                                                                              \
+    error_set(error, STATUS_DOCUMENT, "%s: %s, at byte %" PRIu64 ": " format, (reader)->source->name, (reader)->doing, \
+              (reader)->position, __VA_ARGS__)
 
 static enum status read_all(struct reader *reader, void *memory, size_t bytes, struct error *error) {
     size_t used = 0;
     while (used < bytes) {
         size_t read;
-        TRY(reader->source->read(reader->source->context, (uint8_t *)memory + used, bytes - used, &read,
-                                 error));
+        TRY(reader->source->read(reader->source->context, (uint8_t *)memory + used, bytes - used, &read, error));
         if (read == 0)
             return WRONG(error, reader, "truncated: found %" PRIu64 " bytes, expected %s%" PRIu64,
                          reader->position + used, reader->bytes == 0 ? "at least " : "",
@@ -69,8 +68,8 @@ static enum status check_block(struct reader *reader, const void *memory, size_t
     checksum_chain(&reader->chain, &sum);
     TRY(read_all(reader, found.bytes, sizeof found, error));
     if (checksum_equal(&reader->chain, &found)) return STATUS_OK;
-    return WRONG(error, reader, "damaged: found checksum %s, expected %s",
-                 checksum_text(&reader->chain, found_text), checksum_text(&found, expected_text));
+    return WRONG(error, reader, "damaged: found checksum %s, expected %s", checksum_text(&reader->chain, found_text),
+                 checksum_text(&found, expected_text));
 }
 
 static enum status read_block(struct reader *reader, void *memory, size_t bytes, struct error *error) {
@@ -87,8 +86,7 @@ static enum status wrong_magic(const struct reader *reader, const uint8_t *bytes
     memcpy(found.bytes, bytes, sizeof found);
     memcpy(expected.bytes, parcel_magic, sizeof expected);
     return error_set(error, STATUS_DOCUMENT, "%s: not an exported document: magic: found %s, expected %s",
-                     reader->source->name, part_sum_text(&found, found_text),
-                     part_sum_text(&expected, expected_text));
+                     reader->source->name, part_sum_text(&found, found_text), part_sum_text(&expected, expected_text));
 }
 
 static enum status read_header(struct intake *intake, struct error *error) {
@@ -103,47 +101,38 @@ static enum status read_header(struct intake *intake, struct error *error) {
                    count = parcel_get_number(bytes + PARCEL_MAGIC_BYTES + 4, 4),
                    total = parcel_get_number(bytes + PARCEL_MAGIC_BYTES + 8, 8);
     if (version != PARCEL_VERSION)
-        return WRONG(error, reader, "version: found %" PRIu64 ", this loam reads %d", version,
-                     PARCEL_VERSION);
+        return WRONG(error, reader, "version: found %" PRIu64 ", this loam reads %d", version, PARCEL_VERSION);
     TRY(check_block(reader, bytes, sizeof bytes, error));
     if (count < 1 || count > PARCEL_DOCUMENTS_MAX)
-        return WRONG(error, reader, "documents: found %" PRIu64 ", expected 1 to %d", count,
-                     PARCEL_DOCUMENTS_MAX);
+        return WRONG(error, reader, "documents: found %" PRIu64 ", expected 1 to %d", count, PARCEL_DOCUMENTS_MAX);
     if (total <= reader->position || total >= UINT64_C(1) << 62)
-        return WRONG(error, reader, "bytes: found %" PRIu64 ", expected more than %" PRIu64, total,
-                     reader->position);
+        return WRONG(error, reader, "bytes: found %" PRIu64 ", expected more than %" PRIu64, total, reader->position);
     if (source->bytes != UINT64_MAX && source->bytes != total)
-        return error_set(error, STATUS_DOCUMENT, "%s: %s: found %" PRIu64 " bytes, expected %" PRIu64,
-                         source->name, source->bytes < total ? "truncated" : "bytes follow its end",
-                         source->bytes, total);
+        return error_set(error, STATUS_DOCUMENT, "%s: %s: found %" PRIu64 " bytes, expected %" PRIu64, source->name,
+                         source->bytes < total ? "truncated" : "bytes follow its end", source->bytes, total);
     reader->bytes = intake->content->bytes = total;
     intake->content->count = (size_t)count;
     return STATUS_OK;
 }
 
 /* Left of the parcel for what is not described yet. */
-static enum status check_description(struct intake *intake, size_t number, uint64_t left,
-                                     struct error *error) {
+static enum status check_description(struct intake *intake, size_t number, uint64_t left, struct error *error) {
     struct taken *taken = &intake->documents[number];
     struct reader *reader = &intake->reader;
     struct error why;
     const uint64_t tokens = taken->description.token_count;
     if (tokens == 0 || tokens > STORE_TOKENS_MAX)
-        return WRONG(error, reader, "tokens: found %" PRIu64 ", expected 1 to %" PRIu64, tokens,
-                     STORE_TOKENS_MAX);
+        return WRONG(error, reader, "tokens: found %" PRIu64 ", expected 1 to %" PRIu64, tokens, STORE_TOKENS_MAX);
     if (layout_parse(taken->description.layout, &taken->layout, &why) != STATUS_OK)
         return WRONG(error, reader, "layout: %s", why.message);
     geometry_init(&taken->geometry, &taken->layout);
     const struct geometry *geometry = &taken->geometry;
-    if (document_bytes_max(geometry, tokens) == UINT64_MAX)
-        return WRONG(error, reader, "%s", "no disk is that large");
+    if (document_bytes_max(geometry, tokens) == UINT64_MAX) return WRONG(error, reader, "%s", "no disk is that large");
     const uint64_t bytes = parcel_document_bytes(geometry, tokens);
-    if (bytes > left)
-        return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, left, bytes);
+    if (bytes > left) return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, left, bytes);
     const uint64_t sums = geometry->page_sum_bytes + sizeof(struct checksum);
     if (chunks_full(tokens) * geometry->chunk_pages > COMMIT_BYTES_MAX / sums)
-        return WRONG(error, reader, "its checksums take more than the %d bytes that a commit has",
-                     COMMIT_BYTES_MAX);
+        return WRONG(error, reader, "its checksums take more than the %d bytes that a commit has", COMMIT_BYTES_MAX);
     const size_t key_index = SEGMENT_CHUNKS * geometry->key_index_bytes,
                  pages = max_size(geometry->page_bytes, geometry->tail_page_bytes);
     intake->memory_bytes = max_size(intake->memory_bytes, max_size(key_index, pages));
@@ -176,14 +165,13 @@ static enum status read_positions(struct intake *intake, struct taken *taken, ui
                        before = i > 0 ? parcel_get_number(bytes + 8 * (i - 1), 8) : 0;
         if (position != 0 &&
             (position <= before || position > taken->description.token_count || taken->states.count < i))
-            return WRONG(error, reader, "state %zu: found one behind %" PRIu64 " tokens, expected %" PRIu64
-                         " to %" PRIu64, i + 1, position, before + 1, taken->description.token_count);
+            return WRONG(error, reader,
+                         "state %zu: found one behind %" PRIu64 " tokens, expected %" PRIu64 " to %" PRIu64, i + 1,
+                         position, before + 1, taken->description.token_count);
         if (position != 0) taken->states.list[taken->states.count++].position = position;
     }
-    const uint64_t states =
-        parcel_states_bytes(&taken->geometry, &taken->states, taken->description.token_count);
-    if (states > *left)
-        return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, *left, states);
+    const uint64_t states = parcel_states_bytes(&taken->geometry, &taken->states, taken->description.token_count);
+    if (states > *left) return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, *left, states);
     *left -= states;
     intake->memory_bytes = max_size(intake->memory_bytes, STATE_PART_BYTES);
     return STATUS_OK;
@@ -208,8 +196,7 @@ static enum status read_descriptions(struct intake *intake, struct error *error)
         TRY(read_positions(intake, taken, &left, error));
     }
     if (left == 0) return STATUS_OK;
-    return WRONG(error, reader, "bytes: found %" PRIu64 ", expected %" PRIu64, reader->bytes,
-                 reader->bytes - left);
+    return WRONG(error, reader, "bytes: found %" PRIu64 ", expected %" PRIu64, reader->bytes, reader->bytes - left);
 }
 
 /* ---- the store ---- */
@@ -271,15 +258,13 @@ static enum status create_all(struct intake *intake, struct error *error) {
     if (needed == 0) return STATUS_OK;
     TRY(store_make_space(intake->store, needed, error));
     /* The write-behind buffers have the size of the first one's pages. */
-    const size_t first =
-        count > 1 && largest_write(&taken[1].geometry) > largest_write(&taken[0].geometry) ? 1 : 0;
+    const size_t first = count > 1 && largest_write(&taken[1].geometry) > largest_write(&taken[0].geometry) ? 1 : 0;
     for (size_t i = 0; i < count; i++) {
         const size_t number = (first + i) % count;
         if (taken[number].existing == NULL) TRY(create(intake, number, error));
         if (taken[number].document != NULL)
-            intake->memory_bytes =
-                max_size(intake->memory_bytes, document_write_max(taken[number].document) *
-                                                   page_padded_max(&taken[number].geometry));
+            intake->memory_bytes = max_size(intake->memory_bytes, document_write_max(taken[number].document) *
+                                                                      page_padded_max(&taken[number].geometry));
     }
     return STATUS_OK;
 }
@@ -303,8 +288,8 @@ static enum status take_tail(struct intake *intake, size_t number, struct error 
     if (tokens % KV_CHUNK_TOKENS == 0) return STATUS_OK;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
         for (size_t head = 0; head < geometry_heads(geometry, layer); head++) {
-            snprintf(reader->doing, sizeof reader->doing, "document %zu, tail of layer %zu, KV head %zu",
-                     number + 1, layer, head);
+            snprintf(reader->doing, sizeof reader->doing, "document %zu, tail of layer %zu, KV head %zu", number + 1,
+                     layer, head);
             TRY(read_block(reader, intake->memory, tail_bytes(geometry, layer, tokens), error));
             if (taken->document == NULL) continue;
             PATIENTLY(taken->document,
@@ -314,32 +299,29 @@ static enum status take_tail(struct intake *intake, size_t number, struct error 
 }
 
 /* Chunks of one head, as many as are written together. */
-static enum status take_run(struct intake *intake, size_t number, const struct parcel_place *place,
-                            size_t count, struct error *error) {
+static enum status take_run(struct intake *intake, size_t number, const struct parcel_place *place, size_t count,
+                            struct error *error) {
     struct taken *taken = &intake->documents[number];
     struct reader *reader = &intake->reader;
     const void *chunks[SEGMENT_CHUNKS];
     uint8_t *memory = intake->memory;
     for (size_t i = 0; i < count; i++) {
-        const size_t bytes =
-            page_chunk_bytes(&taken->geometry, place->layer, place->kv_head, place->chunk + i);
-        snprintf(reader->doing, sizeof reader->doing,
-                 "document %zu, page of layer %zu, KV head %zu, chunk %" PRIu64, number + 1, place->layer,
-                 place->kv_head, place->chunk + i);
+        const size_t bytes = page_chunk_bytes(&taken->geometry, place->layer, place->kv_head, place->chunk + i);
+        snprintf(reader->doing, sizeof reader->doing, "document %zu, page of layer %zu, KV head %zu, chunk %" PRIu64,
+                 number + 1, place->layer, place->kv_head, place->chunk + i);
         TRY(read_block(reader, memory, bytes, error));
         chunks[i] = memory;
         memory += bytes;
     }
     if (taken->document == NULL) return STATUS_OK;
-    PATIENTLY(taken->document, document_write_pages(taken->document, place->layer, place->kv_head,
-                                                    place->chunk, count, chunks, error));
+    PATIENTLY(taken->document,
+              document_write_pages(taken->document, place->layer, place->kv_head, place->chunk, count, chunks, error));
     return STATUS_OK;
 }
 
 static enum status take_pages(struct intake *intake, size_t number, struct error *error) {
     struct taken *taken = &intake->documents[number];
-    const uint64_t chunks = chunks_full(taken->description.token_count),
-                   pages = chunks * taken->geometry.chunk_pages;
+    const uint64_t chunks = chunks_full(taken->description.token_count), pages = chunks * taken->geometry.chunk_pages;
     const size_t together = taken->document != NULL ? document_write_max(taken->document) : 1;
     for (uint64_t index = 0; index < pages;) {
         const struct parcel_place place = parcel_page_place(&taken->geometry, chunks, index);
@@ -364,8 +346,8 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
         const struct parcel_key_index_place place = parcel_key_index_place(geometry, chunks, index);
         for (size_t head = 0; head < geometry_key_index_heads(geometry, place.layer); head++) {
             snprintf(reader->doing, sizeof reader->doing,
-                     "document %zu, key index of layer %zu, KV head %zu, chunk %" PRIu64, number + 1,
-                     place.layer, head, place.chunk);
+                     "document %zu, key index of layer %zu, KV head %zu, chunk %" PRIu64, number + 1, place.layer, head,
+                     place.chunk);
             TRY(read_block(reader, intake->memory, place.count * geometry->key_index_bytes, error));
             if (taken->document == NULL) continue;
             const size_t together = document_write_max(taken->document);
@@ -413,8 +395,7 @@ static enum status check_end(struct intake *intake, struct error *error) {
 
 /* ---- all of it ---- */
 
-static enum status take_all(struct intake *intake, parcel_accept *accept, void *accept_context,
-                            struct error *error) {
+static enum status take_all(struct intake *intake, parcel_accept *accept, void *accept_context, struct error *error) {
     struct parcel_content *content = intake->content;
     TRY(read_header(intake, error));
     TRY(read_descriptions(intake, error));

@@ -64,8 +64,7 @@ static enum status block(struct parcel *parcel, const void *bytes, size_t count,
 
 /* ---- opening ---- */
 
-static enum status open_document(struct parcel *parcel, struct store *store, uint64_t id,
-                                 struct error *error) {
+static enum status open_document(struct parcel *parcel, struct store *store, uint64_t id, struct error *error) {
     struct document **document = &parcel->documents[parcel->count];
     TRY(document_open_any(store, id, document, error));
     parcel->count++;
@@ -133,8 +132,7 @@ static enum status write_header(struct parcel *parcel, struct error *error) {
     return block(parcel, bytes, sizeof bytes, error);
 }
 
-static enum status write_description(struct parcel *parcel, const struct document *document,
-                                     struct error *error) {
+static enum status write_description(struct parcel *parcel, const struct document *document, struct error *error) {
     uint8_t bytes[PARCEL_DESCRIPTION_BYTES];
     const struct document_row *row = &document->row;
     struct parcel_description description = {.token_count = row->token_count};
@@ -152,14 +150,12 @@ static enum status write_tokens(struct parcel *parcel, const struct document *do
     const uint64_t first = parcel->index, left = document_token_count(document) - first;
     const size_t count = left < PARCEL_TOKENS_MAX ? (size_t)left : PARCEL_TOKENS_MAX;
     for (size_t i = 0; i < count; i++)
-        parcel_put_number(bytes + i * sizeof(int32_t), (uint32_t)document_tokens(document)[first + i],
-                          sizeof(int32_t));
+        parcel_put_number(bytes + i * sizeof(int32_t), (uint32_t)document_tokens(document)[first + i], sizeof(int32_t));
     parcel->index += count;
     return block(parcel, bytes, count * sizeof(int32_t), error);
 }
 
-static enum status wait_reads(struct parcel *parcel, struct document *document, size_t count_min,
-                              struct error *error) {
+static enum status wait_reads(struct parcel *parcel, struct document *document, size_t count_min, struct error *error) {
     struct io_completion done[PAGES_MAX];
     const size_t finished = io_queue_wait(parcel->queue, done, PAGES_MAX, count_min);
     for (size_t i = 0; i < finished; i++)
@@ -174,14 +170,12 @@ static enum status read_pages(struct parcel *parcel, struct document *document, 
     enum status status = STATUS_OK;
     while ((status == STATUS_OK && next < count) || io_queue_in_flight(parcel->queue) > 0) {
         enum status submitted = STATUS_OK, waited;
-        if (status == STATUS_OK)
-            submitted = document_read_pages(document, parcel->queue, reads, count, &next, 0);
+        if (status == STATUS_OK) submitted = document_read_pages(document, parcel->queue, reads, count, &next, 0);
         if (submitted != STATUS_FULL && submitted != STATUS_OK) status = submitted;
         waited = wait_reads(parcel, document, 1, status == STATUS_OK ? error : NULL);
         if (status == STATUS_OK) status = waited;
     }
-    for (size_t i = 0; status == STATUS_OK && i < count; i++)
-        status = document_check_page(document, &reads[i], error);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) status = document_check_page(document, &reads[i], error);
     return status;
 }
 
@@ -210,9 +204,8 @@ static enum status write_pages(struct parcel *parcel, struct document *document,
     }
     TRY(read_pages(parcel, document, reads, count, error));
     for (size_t i = 0; i < count; i++) {
-        const size_t bytes =
-            tail ? tail_bytes(geometry, reads[i].layer, tokens)
-                 : page_chunk_bytes(geometry, reads[i].layer, reads[i].kv_head, reads[i].chunk);
+        const size_t bytes = tail ? tail_bytes(geometry, reads[i].layer, tokens)
+                                  : page_chunk_bytes(geometry, reads[i].layer, reads[i].kv_head, reads[i].chunk);
         TRY(block(parcel, reads[i].memory, bytes, error));
     }
     parcel->index = index;
@@ -226,8 +219,7 @@ static enum status write_key_index(struct parcel *parcel, struct document *docum
         parcel_key_index_place(geometry, chunks_full(document_token_count(document)), parcel->index);
     uint8_t *memory = malloc(geometry_heads(geometry, place.layer) * run);
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "export: out of memory");
-    enum status status =
-        document_read_key_index_run(document, place.layer, place.chunk, place.count, memory, error);
+    enum status status = document_read_key_index_run(document, place.layer, place.chunk, place.count, memory, error);
     for (size_t head = 0; status == STATUS_OK && head < geometry_key_index_heads(geometry, place.layer); head++)
         status = block(parcel, memory + head * run, place.count * geometry->key_index_bytes, error);
     free(memory);
@@ -317,8 +309,7 @@ static enum status write_next(struct parcel *parcel, struct error *error) {
     return STATUS_OK;
 }
 
-enum status parcel_read(struct parcel *parcel, void *memory, size_t bytes, size_t *read,
-                        struct error *error) {
+enum status parcel_read(struct parcel *parcel, void *memory, size_t bytes, size_t *read, struct error *error) {
     *read = 0;
     while (parcel->out_start == parcel->out_end && parcel->part != PART_END) {
         parcel->out_start = parcel->out_end = 0;

@@ -37,8 +37,7 @@ bool states_parse(const struct commit_row *commit, size_t tail_sums_bytes, struc
     return true;
 }
 
-size_t states_format(const struct document_states *states, const struct checksum *sums,
-                     struct state_entry *entries) {
+size_t states_format(const struct document_states *states, const struct checksum *sums, struct state_entry *entries) {
     for (size_t i = 0; i < states->count; i++) {
         put_number(entries[i].position, states->list[i].position);
         put_number(entries[i].place, states->list[i].place);

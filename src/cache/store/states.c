@@ -84,18 +84,17 @@ enum status document_write_state(struct document *document, uint64_t position,
 
 /* ---- read ---- */
 
-static enum status damaged(struct document *document, const struct document_state *state,
-                           const struct checksum *found, struct error *error) {
+static enum status damaged(struct document *document, const struct document_state *state, const struct checksum *found,
+                           struct error *error) {
     char found_text[33], expected_text[33];
     if (document_has_grown(document))
-        return error_set(error, STATUS_DOCUMENT,
-                         "document %" PRIu64 " has grown since it was opened: open it again", document->id);
+        return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 " has grown since it was opened: open it again",
+                         document->id);
     store_refuse_state(document->store, document->id, state->position);
     return error_set(error, STATUS_DOCUMENT,
-                     "%s: damaged at %" PRIu64 " (state behind %" PRIu64
-                     " tokens): found checksum %s, expected %s",
-                     document->pages.path, state_offset(&document->geometry, (size_t)state->place),
-                     state->position, checksum_text(found, found_text),
+                     "%s: damaged at %" PRIu64 " (state behind %" PRIu64 " tokens): found checksum %s, expected %s",
+                     document->pages.path, state_offset(&document->geometry, (size_t)state->place), state->position,
+                     checksum_text(found, found_text),
                      checksum_text(&document->state_sums[state->place], expected_text));
 }
 

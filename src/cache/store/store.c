@@ -19,8 +19,7 @@
 /* Kept free within the limit: an empty catalog and the journal of one commit. */
 enum { CATALOG_RESERVE = 512 << 10, STAGING_USUAL = 8 << 20 };
 
-static enum status see_any(struct store *store, const char *name, uint64_t id, void *context,
-                           struct error *error) {
+static enum status see_any(struct store *store, const char *name, uint64_t id, void *context, struct error *error) {
     (void)store, (void)name, (void)id, (void)error;
     *(bool *)context = true;
     return STATUS_OK;
@@ -33,14 +32,12 @@ enum status store_open(struct store **result, const struct store_options *option
     store->options.directory = store->options.sqlite_vfs = NULL;
     if (store->options.staging_bytes == 0) store->options.staging_bytes = STAGING_USUAL;
     if (options->sqlite_vfs != NULL) store->vfs = strdup(options->sqlite_vfs);
-    enum status status =
-        io_folder_open(&store->folder, options->directory,
-                       options->read_only ? IO_FOLDER_READ : IO_FOLDER_CREATE, options->faults, error);
+    enum status status = io_folder_open(&store->folder, options->directory,
+                                        options->read_only ? IO_FOLDER_READ : IO_FOLDER_CREATE, options->faults, error);
     bool documents = false;
     if (status == STATUS_OK) status = store_see_files(store, see_any, &documents, error);
     if (status == STATUS_OK)
-        status =
-            catalog_open(&store->catalog, &store->folder, options->read_only, !documents, store->vfs, error);
+        status = catalog_open(&store->catalog, &store->folder, options->read_only, !documents, store->vfs, error);
     if (status == STATUS_OK && !options->read_only) status = store_sweep(store, error);
     if (status == STATUS_OK)
         *result = store;
@@ -54,8 +51,7 @@ static enum status check_catalog(const char *directory, struct error *error) {
     if (asprintf(&path, "%s/catalog.db", directory) < 0)
         return error_set(error, STATUS_MEMORY, "%s: out of memory", directory);
     enum status status = STATUS_OK;
-    if (access(path, F_OK) != 0)
-        status = error_set_os(error, STATUS_IO, errno, "%s: no saved documents", directory);
+    if (access(path, F_OK) != 0) status = error_set_os(error, STATUS_IO, errno, "%s: no saved documents", directory);
     free(path);
     return status;
 }
@@ -101,8 +97,7 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error) {
 }
 
 void store_refuse_state(struct store *store, uint64_t id, uint64_t position) {
-    struct refused_state *refused =
-        realloc(store->refused_states, (store->refused_state_count + 1) * sizeof *refused);
+    struct refused_state *refused = realloc(store->refused_states, (store->refused_state_count + 1) * sizeof *refused);
     if (refused == NULL) return; /* it is found, and refused, again */
     store->refused_states = refused;
     refused[store->refused_state_count++] = (struct refused_state){id, position};
@@ -124,8 +119,7 @@ static uint64_t reserved_bytes(struct store *store, const struct document_row *r
         char name[40];
         struct stat info;
         document_file_name(name, row->id, i == 0 ? "pages" : "metadata");
-        if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
-            bytes += (uint64_t)info.st_blocks * 512;
+        if (fstatat(store->folder.fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0) bytes += (uint64_t)info.st_blocks * 512;
     }
     return bytes;
 }
@@ -153,8 +147,8 @@ static enum status see_nameless(struct store *store, const char *name, uint64_t 
     return STATUS_OK;
 }
 
-static enum status bytes_taken(struct store *store, const struct document_row *rows, size_t count,
-                               uint64_t *bytes, struct error *error) {
+static enum status bytes_taken(struct store *store, const struct document_row *rows, size_t count, uint64_t *bytes,
+                               struct error *error) {
     struct nameless nameless = {rows, count, 0};
     struct stat conversations;
     TRY(store_see_files(store, see_nameless, &nameless, error));
@@ -169,15 +163,13 @@ static enum status bytes_taken(struct store *store, const struct document_row *r
 
 static enum status full(struct store *store, uint64_t needed, uint64_t taken, struct error *error) {
     uint64_t limit = store->options.limit_bytes;
-    return error_set(
-        error, STATUS_FULL,
-        "%s: %" PRIu64 " MiB are needed, %" PRIu64 " MiB are free of the limit of %" PRIu64 " MiB",
-        store->folder.path, (needed >> 20) + 1, taken < limit ? (limit - taken) >> 20 : 0, limit >> 20);
+    return error_set(error, STATUS_FULL,
+                     "%s: %" PRIu64 " MiB are needed, %" PRIu64 " MiB are free of the limit of %" PRIu64 " MiB",
+                     store->folder.path, (needed >> 20) + 1, taken < limit ? (limit - taken) >> 20 : 0, limit >> 20);
 }
 
 enum status store_check_space(struct store *store, uint64_t needed, struct error *error) {
-    if (needed == UINT64_MAX)
-        return error_set(error, STATUS_FULL, "%s: no disk is that large", store->folder.path);
+    if (needed == UINT64_MAX) return error_set(error, STATUS_FULL, "%s: no disk is that large", store->folder.path);
     if (store->options.limit_bytes == 0) return STATUS_OK;
     struct document_row *rows;
     size_t count;
@@ -193,8 +185,7 @@ enum status store_check_space(struct store *store, uint64_t needed, struct error
 enum status store_check_room(struct store *store, uint64_t bytes, struct error *error) {
     struct statvfs disk;
     TRY(store_check_space(store, bytes, error));
-    if (fstatvfs(store->folder.fd, &disk) != 0)
-        return error_set_os(error, STATUS_IO, errno, "%s", store->folder.path);
+    if (fstatvfs(store->folder.fd, &disk) != 0) return error_set_os(error, STATUS_IO, errno, "%s", store->folder.path);
     const uint64_t block = disk.f_frsize, free_blocks = disk.f_bavail;
     if (bytes / block < free_blocks) return STATUS_OK;
     return error_set(error, STATUS_FULL, "%s: %" PRIu64 " MiB are needed, the disk has %" PRIu64 " MiB free",
@@ -266,8 +257,7 @@ static enum status remove_document(struct store *store, uint64_t id, struct erro
     bool found;
     struct error why;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found)
-        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    if (!found) return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
     TRY(lock_unused(store, id, &pages, error));
     enum status status = remove_rows(store, id, &why);
     if (status == STATUS_IO && io_is_full(why.os_error) && pages.fd >= 0 &&
@@ -306,16 +296,14 @@ enum status store_make_space(struct store *store, uint64_t needed, struct error 
         /* A damaged row cannot even be believed its id: only who asks for it by number removes it. */
         if (!rows[i].intact || in_use(store, rows[i].id)) continue;
         struct victim *victim = &victims[victim_count++];
-        *victim = (struct victim){.id = rows[i].id,
-                                  .bytes = reserved_bytes(store, &rows[i]),
-                                  .damaged = rows[i].damaged[0] != '\0'};
+        *victim = (struct victim){
+            .id = rows[i].id, .bytes = reserved_bytes(store, &rows[i]), .damaged = rows[i].damaged[0] != '\0'};
         time_used(store, victim->id, &victim->used);
         evictable += victim->bytes;
     }
     /* Nothing is removed for a document that will not fit even then. */
     uint64_t limit = store->options.limit_bytes;
-    if (status == STATUS_OK &&
-        (!checked_add(taken > evictable ? taken - evictable : 0, needed, &sum) || sum > limit))
+    if (status == STATUS_OK && (!checked_add(taken > evictable ? taken - evictable : 0, needed, &sum) || sum > limit))
         status = full(store, needed, taken > evictable ? taken - evictable : 0, error);
     if (status == STATUS_OK) status = check_removal(store, error);
     if (status == STATUS_OK) qsort(victims, victim_count, sizeof *victims, by_age);
@@ -365,8 +353,8 @@ static void show_row(struct store *store, const struct document_row *row,
     see(context, &info);
 }
 
-enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info),
-                       void *context, struct error *error) {
+enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info), void *context,
+                       struct error *error) {
     struct document_row *rows;
     size_t count;
     TRY(catalog_rows(&store->catalog, &rows, &count, error));
@@ -375,14 +363,12 @@ enum status store_list(struct store *store, void (*see)(void *context, const str
     return STATUS_OK;
 }
 
-enum status store_show(struct store *store, uint64_t id,
-                       void (*see)(void *context, const struct document_info *info), void *context,
-                       struct error *error) {
+enum status store_show(struct store *store, uint64_t id, void (*see)(void *context, const struct document_info *info),
+                       void *context, struct error *error) {
     struct document_row row;
     bool found;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found)
-        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    if (!found) return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
     show_row(store, &row, see, context);
     return STATUS_OK;
 }

@@ -85,8 +85,7 @@ struct store_options {
 /* Makes the folder (0700) and the catalog when they are not there, and gives back what writers that were
  * killed had left behind (invariant 8).  A folder or catalog that cannot be written, but perhaps read: STATUS_IO with
  * os_error EROFS, EACCES or EPERM. */
-enum status store_open(struct store **store, const struct store_options *options, struct error *error)
-    STATUS_CHECKED;
+enum status store_open(struct store **store, const struct store_options *options, struct error *error) STATUS_CHECKED;
 /* A folder that has a catalog, for a look at its documents; neither is made.  STORE_LOOK reads; STORE_VERIFY writes,
  * so that what it finds damaged is flagged.  Each tries the other way where its own fails: a folder may be read-only,
  * and a commit that was killed must be undone.  STORE_CHANGE writes. */
@@ -130,7 +129,7 @@ struct store_groups {
  * the windows of rows behind its positions see (document_states), and no key index. */
 enum { STORE_WINDOW_LAYERS_MAX = PAGE_FRACTIONS_LAYERS_MAX };
 struct store_windows {
-    uint32_t tokens; /* of the largest window; 0: of all layers there is everything */
+    uint32_t tokens;                      /* of the largest window; 0: of all layers there is everything */
     bool slides[STORE_WINDOW_LAYERS_MAX]; /* false behind the last layer */
 };
 
@@ -146,7 +145,7 @@ struct store_layout {
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
     struct store_groups groups;
     struct store_windows windows; /* not with states */
-    uint32_t state_bytes; /* of all layers without pages behind one position; 0: each layer has pages */
+    uint32_t state_bytes;         /* of all layers without pages behind one position; 0: each layer has pages */
 };
 
 /* Whether pages look the same, but for fractions and key index. */
@@ -168,7 +167,7 @@ struct store_parts store_page_parts(const struct store_layout *layout);
 /* Searching */
 
 struct store_match {
-    uint64_t document;          /* 0: none */
+    uint64_t document; /* 0: none */
     /* That the document and the tokens have in common; with states, or windows: up to what it has. */
     uint64_t prefix_tokens;
     uint64_t token_count;       /* of the document */
@@ -218,16 +217,15 @@ struct document_info {
 };
 
 /* Every document, oldest first, incomplete and damaged ones too; the texts are good during the call. */
-enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info),
-                       void *context, struct error *error) STATUS_CHECKED;
-/* One of them, through the same function; STATUS_DOCUMENT: there is none of that id. */
-enum status store_show(struct store *store, uint64_t id,
-                       void (*see)(void *context, const struct document_info *info), void *context,
+enum status store_list(struct store *store, void (*see)(void *context, const struct document_info *info), void *context,
                        struct error *error) STATUS_CHECKED;
+/* One of them, through the same function; STATUS_DOCUMENT: there is none of that id. */
+enum status store_show(struct store *store, uint64_t id, void (*see)(void *context, const struct document_info *info),
+                       void *context, struct error *error) STATUS_CHECKED;
 /* The tokens that it holds, newly allocated.  STATUS_DOCUMENT: there is none of that id, or it is damaged;
  * STATUS_UNSUPPORTED: another version of the format. */
-enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count,
-                         struct error *error) STATUS_CHECKED;
+enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count, struct error *error)
+    STATUS_CHECKED;
 /* STATUS_FULL: somebody has it open. */
 enum status store_remove(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 /* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong; STATUS_UNSUPPORTED: another version
@@ -258,8 +256,7 @@ struct document_description {
 
 /* A new document, open for writing.  Nobody finds it before its first commit. */
 enum status document_create(struct document **document, struct store *store,
-                            const struct document_description *description, struct error *error)
-    STATUS_CHECKED;
+                            const struct document_description *description, struct error *error) STATUS_CHECKED;
 
 enum document_mode {
     DOCUMENT_READ,
@@ -270,10 +267,9 @@ enum document_mode {
 /* Verifies everything but the pages and the key index, which are verified as they are read.  STATUS_DOCUMENT:
  * damaged (it is flagged, and will not be found again), of another model or layout, or gone.  token_capacity
  * as in the description; only for DOCUMENT_APPEND. */
-enum status document_open(struct document **document, struct store *store, uint64_t id,
-                          const struct store_model *model, const struct store_layout *layout,
-                          enum document_mode mode, uint64_t token_capacity, struct error *error)
-    STATUS_CHECKED;
+enum status document_open(struct document **document, struct store *store, uint64_t id, const struct store_model *model,
+                          const struct store_layout *layout, enum document_mode mode, uint64_t token_capacity,
+                          struct error *error) STATUS_CHECKED;
 
 /* Changes the fractions of a document for pages that nobody has written yet, from a segment of 16 chunks on (a later
  * span; spans that begin there or later go).  Its room is reserved anew.  STATUS_FULL: there is none;
@@ -301,14 +297,12 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
 /* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once but
  * for document_forget_pages; chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by
  * layout.fractions.  At most document_write_max chunks in a call. */
-enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
-                                 uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
-                                 struct error *error) STATUS_CHECKED;
+enum status document_write_pages(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
+                                 size_t chunk_count, const void *const *chunks, struct error *error) STATUS_CHECKED;
 size_t document_write_max(const struct document *document);
 /* bytes: [chunk_count][layout.key_index_bytes]. */
-enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head,
-                                     uint64_t chunk_first, size_t chunk_count, const void *bytes,
-                                     struct error *error) STATUS_CHECKED;
+enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
+                                     size_t chunk_count, const void *bytes, struct error *error) STATUS_CHECKED;
 /* The chunk that is not full, for the next commit, which must be of this token_count; 8 blocks of tail_bytes. */
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) STATUS_CHECKED;
@@ -319,13 +313,12 @@ void document_drop_page(struct document *document, size_t layer, size_t kv_head,
  * key index of the whole chunks behind the last commit must have been written (of layers with windows those that the
  * positions see that it will have) and, when token_count is no
  * multiple of 64, the tail of every layer and head.  tokens: the whole document's, [token_count]. */
-enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
-                            struct error *error) STATUS_CHECKED;
+enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count, struct error *error)
+    STATUS_CHECKED;
 
 /* Pages of chunks from chunk_first on, of which no commit was asked for, will be written anew, with other rows.  Waits
  * for those that are on their way.  Fails as document_flush, and nothing has changed. */
-enum status document_forget_pages(struct document *document, uint64_t chunk_first, struct error *error)
-    STATUS_CHECKED;
+enum status document_forget_pages(struct document *document, uint64_t chunk_first, struct error *error) STATUS_CHECKED;
 /* Waits until a buffer is free. */
 enum status document_wait_buffer(struct document *document, struct error *error) STATUS_CHECKED;
 /* A write that waits for a buffer while all are under way; for functions with an `error`. */
@@ -363,9 +356,8 @@ bool document_read_is_tail(const struct document *document, const struct page_re
 /* Submits reads[*next ...] to the queue and raises *next; STATUS_FULL: the queue took no more for now.  Neighbours on
  * disk whose targets are neighbours in memory too become one request, but for parts of pages.  A completion's tag is
  * tag_first + the index of its first read; it covers ceil(its bytes / page bytes) of them, and of parts one. */
-enum status document_read_pages(struct document *document, struct io_queue *queue,
-                                const struct page_read *reads, size_t read_count, size_t *next,
-                                uint64_t tag_first) STATUS_CHECKED;
+enum status document_read_pages(struct document *document, struct io_queue *queue, const struct page_read *reads,
+                                size_t read_count, size_t *next, uint64_t tag_first) STATUS_CHECKED;
 
 /* To be asked of every page or part that was read, before its bytes are used.  STATUS_DOCUMENT: they are not what was
  * committed; the document has been flagged, and the answer must be computed without it. */
@@ -373,8 +365,8 @@ enum status document_check_page(struct document *document, const struct page_rea
     STATUS_CHECKED;
 /* Why a read of its pages failed.  A file that ends before is damage like any other (STATUS_DOCUMENT, flagged); else
  * it is the disk's failure. */
-enum status document_read_failed(struct document *document, const struct io_completion *completion,
-                                 struct error *error) STATUS_CHECKED;
+enum status document_read_failed(struct document *document, const struct io_completion *completion, struct error *error)
+    STATUS_CHECKED;
 
 /* States.  Positions are counts of tokens: of documents with windows those whose next row finds its window, each with
  * a state of no bytes. */
@@ -406,8 +398,7 @@ enum status document_read_state(struct document *document, uint64_t position,
 enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
                                         size_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
 /* Asks the system for what document_read_key_index_run will read, and does not wait. */
-void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first,
-                                 uint64_t chunk_count);
+void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first, uint64_t chunk_count);
 /* Of all heads. */
 bool document_key_index_written(const struct document *document, size_t layer, uint64_t chunk_first,
                                 uint64_t chunk_count);

@@ -38,7 +38,7 @@ struct geometry {
     struct geometry_group {
         size_t kv_head_count; /* of a layer */
         size_t chunk_bytes, page_bytes, tail_chunk_bytes, tail_page_bytes;
-    } groups[STORE_GROUPS_MAX + 1]; /* that of layers without pages, STORE_GROUP_NONE, is zeros */
+    } groups[STORE_GROUPS_MAX + 1];           /* that of layers without pages, STORE_GROUP_NONE, is zeros */
     uint8_t group_of[STORE_GROUP_LAYERS_MAX]; /* by layer, with more than one group */
     bool quantizes;                           /* pages, all or some: they are not what a tail is */
     size_t part_bytes, part_count;            /* of a page of rows; 0: pages are read whole */
@@ -180,8 +180,8 @@ struct catalog {
 };
 
 /* may_create: an empty or absent catalog becomes a new one; without, it is damage. */
-enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
-                         bool may_create, const char *vfs, struct error *error) STATUS_CHECKED;
+enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only, bool may_create,
+                         const char *vfs, struct error *error) STATUS_CHECKED;
 void catalog_close(struct catalog *catalog); /* safe after a failed open */
 /* A write transaction; begin waits a few seconds for that of another process. */
 enum status catalog_begin(struct catalog *catalog, struct error *error) STATUS_CHECKED;
@@ -191,14 +191,13 @@ enum status catalog_commit(struct catalog *catalog, struct error *error) STATUS_
 void catalog_rollback(struct catalog *catalog);
 
 /* Fills row->id: larger than id_used and than every id that the catalog names. */
-enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
-                           struct error *error) STATUS_CHECKED;
-/* The catalog has a document of that geometry from now on, which loam did not always read; inside a transaction. */
-enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry,
-                                 struct error *error) STATUS_CHECKED;
-/* All but the flag of damage. */
-enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error)
+enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row, struct error *error)
     STATUS_CHECKED;
+/* The catalog has a document of that geometry from now on, which loam did not always read; inside a transaction. */
+enum status catalog_note_version(struct catalog *catalog, const struct geometry *geometry, struct error *error)
+    STATUS_CHECKED;
+/* All but the flag of damage. */
+enum status catalog_update(struct catalog *catalog, const struct document_row *row, struct error *error) STATUS_CHECKED;
 /* The rows go, and in their place a row of `removals` says so: what allows its files to be removed. */
 enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
 struct id_list {
@@ -206,16 +205,15 @@ struct id_list {
     size_t count;
 };
 /* Of removed documents whose files may still be there, intact rows only. */
-enum status catalog_removals(struct catalog *catalog, struct id_list *list, struct error *error)
-    STATUS_CHECKED;
+enum status catalog_removals(struct catalog *catalog, struct id_list *list, struct error *error) STATUS_CHECKED;
 enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
 enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error);
 /* *found false: there is none. */
 enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_row *row, bool *found,
                          struct error *error) STATUS_CHECKED;
 /* All rows by id; *rows is the caller's to free. */
-enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count,
-                         struct error *error) STATUS_CHECKED;
+enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count, struct error *error)
+    STATUS_CHECKED;
 /* Whether its trees and indices are sound (reads all of it: 40 ms for 126 MiB in the page cache). */
 enum status catalog_check(struct catalog *catalog, struct error *error) STATUS_CHECKED;
 enum status catalog_bytes(struct catalog *catalog, uint64_t *bytes, struct error *error) STATUS_CHECKED;
@@ -224,20 +222,19 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
                                struct error *error) STATUS_CHECKED;
 /* Shows the commits in order; see returns false to stop.  Only for a candidate's tokens: nothing is verified. */
 enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
-                               bool (*see)(void *context, const int32_t *tokens, uint64_t count),
-                               void *context, struct error *error) STATUS_CHECKED;
+                               bool (*see)(void *context, const int32_t *tokens, uint64_t count), void *context,
+                               struct error *error) STATUS_CHECKED;
 /* Shows the last one, of which token_end and tail_sums are set.  Only for a candidate's states: nothing is verified. */
 enum status catalog_see_last(struct catalog *catalog, uint64_t id,
                              void (*see)(void *context, const struct commit_row *commit), void *context,
                              struct error *error) STATUS_CHECKED;
 /* Shows the commits in order, each with its checksum found right and in *chain. */
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
-                                enum status (*see)(void *context, const struct commit_row *commit,
-                                                   struct error *error),
+                                enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
 /* Of documents that may begin with these 64 tokens; layout NULL: of any. */
-enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
-                               int64_t prefix, struct id_list *list, struct error *error) STATUS_CHECKED;
+enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout, int64_t prefix,
+                               struct id_list *list, struct error *error) STATUS_CHECKED;
 
 /* Stores and documents */
 
@@ -256,7 +253,7 @@ struct store {
     size_t refused_count;
     struct refused_state {
         uint64_t document, position;
-    } *refused_states; /* owned; [refused_state_count]: found damaged */
+    } * refused_states; /* owned; [refused_state_count]: found damaged */
     size_t refused_state_count;
 };
 
@@ -276,21 +273,21 @@ struct document {
     bool flag; /* what was found while it was opened belongs into the catalog */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
-    int32_t *tokens;                 /* [token_capacity]; owned, and with it the other tables */
-    uint8_t *page_sums;              /* [chunk_capacity][layer][head][geometry.page_sum_bytes] */
-    uint64_t parts_first;            /* pages of chunks before it have no checksums of parts */
-    struct checksum *key_index_sums; /* [chunk_capacity][layer][head] */
-    struct checksum *tail_sums;      /* [layer][head]; of the last commit */
-    struct document_states states;   /* of the last commit that was asked for */
-    struct document_states states_next;              /* of the one that comes */
-    struct checksum state_sums[STATE_PLACES];        /* the writer's thread's until the document is flushed */
+    int32_t *tokens;                          /* [token_capacity]; owned, and with it the other tables */
+    uint8_t *page_sums;                       /* [chunk_capacity][layer][head][geometry.page_sum_bytes] */
+    uint64_t parts_first;                     /* pages of chunks before it have no checksums of parts */
+    struct checksum *key_index_sums;          /* [chunk_capacity][layer][head] */
+    struct checksum *tail_sums;               /* [layer][head]; of the last commit */
+    struct document_states states;            /* of the last commit that was asked for */
+    struct document_states states_next;       /* of the one that comes */
+    struct checksum state_sums[STATE_PLACES]; /* the writer's thread's until the document is flushed */
     /* What a writer has and its thread (writer.c) does not. */
     _Atomic uint8_t *page_states, *key_index_states; /* [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* [layer][head]: written for the next commit */
     struct checksum *tail_next;                      /* [layer][head] */
     uint64_t window_room; /* bytes that are reserved, of pages of layers with windows, and not used */
-    uint64_t tail_tokens;                            /* the length of the tail that tail_states are of */
-    uint64_t asked_tokens, asked_generation;         /* after the commits asked for */
+    uint64_t tail_tokens; /* the length of the tail that tail_states are of */
+    uint64_t asked_tokens, asked_generation; /* after the commits asked for */
     uint64_t opened_generation;
     _Atomic uint64_t committed_tokens;
     size_t pending;     /* commands not done; under the writer's lock */
@@ -304,14 +301,14 @@ void document_file_name(char name[40], uint64_t id, const char *suffix);
 enum status document_remove_files(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 /* Calls see for every file of a document in the folder, until it returns something else than OK. */
 enum status store_see_files(struct store *store,
-                            enum status (*see)(struct store *store, const char *name, uint64_t id,
-                                               void *context, struct error *error),
+                            enum status (*see)(struct store *store, const char *name, uint64_t id, void *context,
+                                               struct error *error),
                             void *context, struct error *error) STATUS_CHECKED;
 enum document_lock { LOCK_WRITER, LOCK_IN_USE }; /* bytes of N.pages */
 /* The writer's lock, at once or not at all (STATUS_FULL names who has it) - but for a writer that has ended: the kernel
  * lets go of its files only when what io_uring had under way is done, so those are waited for, so long at most. */
-enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages,
-                                 unsigned milliseconds, struct error *error) STATUS_CHECKED;
+enum status document_lock_writer(struct store *store, uint64_t id, struct io_file *pages, unsigned milliseconds,
+                                 struct error *error) STATUS_CHECKED;
 
 /* store.c */
 /* Flags the document, as far as that is possible, and says so.  Returns STATUS_DOCUMENT. */
@@ -342,11 +339,9 @@ enum status document_give_back(struct store *store, struct document_row *row, co
                                const struct document_files *files, struct error *error) STATUS_CHECKED;
 
 /* document.c */
-enum status document_allocate(struct document **document, struct store *store,
-                              const struct store_layout *layout, bool writing, struct error *error)
-    STATUS_CHECKED;
-enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
-    STATUS_CHECKED;
+enum status document_allocate(struct document **document, struct store *store, const struct store_layout *layout,
+                              bool writing, struct error *error) STATUS_CHECKED;
+enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error) STATUS_CHECKED;
 void document_free(struct document *document);
 /* So many bytes of pages of layers with windows are about to be written: reserves more where that is used up.
  * STATUS_IO: within the limit, or on the disk, there is no room for them. */
@@ -356,14 +351,13 @@ enum status document_use_room(struct document *document, uint64_t bytes, struct 
 enum status document_is_other(const struct store *store, const struct document_row *row, struct error *error);
 
 /* verify.c: to be read, whatever its model and layout are. */
-enum status document_open_any(struct store *store, uint64_t id, struct document **document,
-                              struct error *error) STATUS_CHECKED;
+enum status document_open_any(struct store *store, uint64_t id, struct document **document, struct error *error)
+    STATUS_CHECKED;
 
 /* document_write.c */
 /* A whole document of these tokens and of the row's model and layout, but the row's own; *id 0: there is none. */
-enum status document_find_same(struct store *store, const struct document_row *row,
-                               const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
-                               struct error *error) STATUS_CHECKED;
+enum status document_find_same(struct store *store, const struct document_row *row, const struct geometry *geometry,
+                               const int32_t *tokens, uint64_t *id, struct error *error) STATUS_CHECKED;
 
 /* The writer in another process has gone on, so that other tails and states lie where ours did. */
 bool document_has_grown(struct document *document);
@@ -373,12 +367,11 @@ enum status document_is_truncated(struct document *document, struct error *why, 
 /* page_sums.c: a page's checksum and those of its parts, in memory and in commits */
 uint8_t *page_sum_at(const struct document *document, size_t index);
 /* Of a page that is about to be written, zeros behind it. */
-void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk,
-                    const uint8_t *page);
+void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk, const uint8_t *page);
 /* Those of a commit of these positions, of pages of chunks [chunk_first, chunk_end): how many bytes, and into `sums`,
  * which has so many; NULL: only counted. */
-size_t page_sums_give(const struct document *document, const struct document_states *positions,
-                      uint64_t chunk_first, uint64_t chunk_end, void *sums);
+size_t page_sums_give(const struct document *document, const struct document_states *positions, uint64_t chunk_first,
+                      uint64_t chunk_end, void *sums);
 size_t key_index_sums_give(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, void *sums);
 /* From there, of pages of either form.  False: they have other bytes. */
 bool page_sums_take(struct document *document, const struct document_states *positions, uint64_t chunk_first,
@@ -388,13 +381,12 @@ bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64
 /* Parts of a stored page that have checksums of their own; 0: it is read whole. */
 size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
 /* Of the parts that were read.  False: *found at *part is not what was *expected. */
-bool page_sums_check_parts(const struct document *document, const struct page_read *read,
-                           struct part_sum *found, struct part_sum *expected, size_t *part);
+bool page_sums_check_parts(const struct document *document, const struct page_read *read, struct part_sum *found,
+                           struct part_sum *expected, size_t *part);
 
 /* writer.c: the thread that writes.  Functions of the engine's thread. */
 enum { WRITE_BUFFERS_MAX = 2 }; /* buffers that one call of document_write_... takes at most */
-enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error)
-    STATUS_CHECKED;
+enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error) STATUS_CHECKED;
 void writer_stop(struct writer *writer); /* after its documents are done; NULL is allowed */
 size_t writer_buffer_bytes(const struct writer *writer);
 
@@ -413,11 +405,10 @@ bool writer_take_buffers(struct writer *writer, size_t count, struct buffer **bu
 uint8_t *writer_buffer_memory(struct buffer *buffer); /* [writer_buffer_bytes] */
 void writer_submit(struct writer *writer, struct buffer *buffer, const struct write_range *range);
 /* tokens: of the whole document; the new ones are copied. */
-enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens,
-                          uint64_t token_first, uint64_t token_end, struct error *error) STATUS_CHECKED;
+enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens, uint64_t token_first,
+                          uint64_t token_end, struct error *error) STATUS_CHECKED;
 void writer_wait_buffer(struct writer *writer); /* for WRITE_BUFFERS_MAX */
 void writer_wait_document(struct writer *writer, struct document *document);
 bool writer_is_done(struct writer *writer, const struct document *document); /* that would not wait */
 /* The document's first failure, or STATUS_OK. */
-enum status writer_failure(struct writer *writer, struct document *document, struct error *error)
-    STATUS_CHECKED;
+enum status writer_failure(struct writer *writer, struct document *document, struct error *error) STATUS_CHECKED;

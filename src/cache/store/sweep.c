@@ -44,8 +44,7 @@ static void punch_behind(struct io_file *file, const struct geometry *geometry, 
         }
 }
 
-static size_t key_index_entry_bytes(const struct geometry *geometry, size_t layer, size_t kv_head,
-                                    uint64_t chunk) {
+static size_t key_index_entry_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     (void)layer, (void)kv_head, (void)chunk;
     return geometry->key_index_bytes;
 }
@@ -56,8 +55,8 @@ static void punch_tail(struct io_file *pages, const struct geometry *geometry, u
 }
 
 /* Places of states that the last commit does without; *bytes: of them. */
-static void punch_states(struct io_file *pages, const struct geometry *geometry,
-                         const struct document_states *states, uint64_t *bytes) {
+static void punch_states(struct io_file *pages, const struct geometry *geometry, const struct document_states *states,
+                         uint64_t *bytes) {
     const size_t place_bytes = state_place_bytes(geometry);
     *bytes = (STATE_PLACES - states->count) * (uint64_t)place_bytes;
     if (place_bytes == 0) return;
@@ -70,8 +69,8 @@ static void punch_states(struct io_file *pages, const struct geometry *geometry,
 
 /* Pages that windows of its positions do not see; false: somebody reads the document, perhaps as of a commit before,
  * and they stay until it is closed again. */
-static bool punch_unseen(struct io_file *pages, const struct geometry *geometry,
-                         const struct document_states *states, uint64_t chunks) {
+static bool punch_unseen(struct io_file *pages, const struct geometry *geometry, const struct document_states *states,
+                         uint64_t chunks) {
     if (geometry->windows.tokens == 0) return true;
     if (io_file_try_lock(pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) != STATUS_OK) return false;
     uint64_t begin = 0, end = 0; /* neighbours go together */
@@ -92,11 +91,9 @@ static bool punch_unseen(struct io_file *pages, const struct geometry *geometry,
 }
 
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                        const struct document_states *states, const struct document_files *files,
-                        struct error *error) {
+                        const struct document_states *states, const struct document_files *files, struct error *error) {
     struct io_file *pages = files->pages, *key_index = files->key_index;
-    uint64_t chunks = chunks_full(row->token_count),
-             end = pages_end(geometry, row->token_count, row->generation);
+    uint64_t chunks = chunks_full(row->token_count), end = pages_end(geometry, row->token_count, row->generation);
     uint64_t size;
     TRY(io_file_size(pages, &size, error));
     if (size > end) TRY(io_file_truncate(pages, end, error));
@@ -123,9 +120,8 @@ struct intact {
 static enum status see_intact(void *context, const struct commit_row *commit, struct error *error) {
     struct intact *intact = context;
     struct checksum ignored[STATE_PLACES];
-    const size_t tail = commit->token_end % KV_CHUNK_TOKENS == 0
-                            ? 0
-                            : intact->geometry->chunk_pages * sizeof(struct checksum);
+    const size_t tail =
+        commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : intact->geometry->chunk_pages * sizeof(struct checksum);
     if (!geometry_has_positions(intact->geometry) || states_parse(commit, tail, &intact->states, ignored))
         return STATUS_OK; /* its checksum has been found right */
     return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 ": commit %" PRIu64 ": no list of states",
@@ -187,9 +183,8 @@ static enum status check(struct sweep *sweep, struct error *error) {
 }
 
 /* A document whose writer did not close it, with the writer's lock. */
-static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
-                                 const struct store_layout *layout, struct io_file *pages,
-                                 struct io_file *key_index, struct error *error) {
+static enum status sweep_writing(struct sweep *sweep, struct document_row *row, const struct store_layout *layout,
+                                 struct io_file *pages, struct io_file *key_index, struct error *error) {
     struct geometry geometry;
     struct error why;
     geometry_init(&geometry, layout);
@@ -198,8 +193,7 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
     const struct document_files files = {.pages = pages, .key_index = key_index, .tail_begun = true};
     enum status status = document_give_back(sweep->store, row, &geometry, &files, &why);
     if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
-    if (status == STATUS_IO &&
-        !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
+    if (status == STATUS_IO && !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
         warn(sweep->store, "%s", why.message);
         return STATUS_OK;
     }
@@ -207,8 +201,8 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
     return status;
 }
 
-static enum status open_files(struct store *store, uint64_t id, struct io_file *pages,
-                              struct io_file *key_index, struct error *error) {
+static enum status open_files(struct store *store, uint64_t id, struct io_file *pages, struct io_file *key_index,
+                              struct error *error) {
     char name[40];
     document_file_name(name, id, "pages");
     TRY(io_file_open(pages, &store->folder, name, IO_FILE_UPDATE, false, error));
@@ -224,8 +218,8 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
     if (!row->intact) { /* a search may not find it, and so not say why it was not used */
         if (row->damaged[0] != '\0') return STATUS_OK;
         if (store->warning == NULL) /* the first of many will do */
-            warn(store, "%s: document %" PRIu64 " is not used: its row in the catalog is damaged",
-                 store->catalog.path, row->id);
+            warn(store, "%s: document %" PRIu64 " is not used: its row in the catalog is damaged", store->catalog.path,
+                 row->id);
         return catalog_flag(&store->catalog, row->id, "its row in the catalog is damaged", error);
     }
     struct store_layout layout;
@@ -235,16 +229,13 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
     if (!layout_is_read(row->layout, &version)) return STATUS_OK; /* said when it would have been used */
     if (row->damaged[0] == '\0' && layout_parse(row->layout, &layout, &why) != STATUS_OK) {
         if (store->warning == NULL)
-            warn(store, "%s: document %" PRIu64 " is not used: %s", store->catalog.path, row->id,
-                 why.message);
+            warn(store, "%s: document %" PRIu64 " is not used: %s", store->catalog.path, row->id, why.message);
         return catalog_flag(&store->catalog, row->id, why.message, error);
     }
     if (row->writer == 0 || layout_parse(row->layout, &layout, NULL) != STATUS_OK) return STATUS_OK;
-    if (open_files(store, row->id, &pages, &key_index, &why) !=
-        STATUS_OK) /* the reason is said when it is opened */
-        return row->generation > 0 || why.os_error != ENOENT
-                   ? STATUS_OK
-                   : sweep_writing(sweep, row, &layout, NULL, NULL, error);
+    if (open_files(store, row->id, &pages, &key_index, &why) != STATUS_OK) /* the reason is said when it is opened */
+        return row->generation > 0 || why.os_error != ENOENT ? STATUS_OK
+                                                             : sweep_writing(sweep, row, &layout, NULL, NULL, error);
     enum status status = document_lock_writer(store, row->id, &pages, DEAD_WRITER_MILLISECONDS, error);
     if (status == STATUS_OK) status = sweep_writing(sweep, row, &layout, &pages, &key_index, error);
     io_file_close(&pages);
@@ -313,8 +304,7 @@ static enum status see_nameless(struct store *store, const char *name, uint64_t 
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (found) return STATUS_OK;
     const uint64_t bytes = bytes_in_files(store, id);
-    if (bytes == UINT64_MAX)
-        return STATUS_OK; /* removed with the other of the two, while the folder was being read */
+    if (bytes == UINT64_MAX) return STATUS_OK; /* removed with the other of the two, while the folder was being read */
     if (bytes == 0) return document_remove_files(store, id, error);
     if (sweep->nameless++ == 0) snprintf(sweep->first, sizeof sweep->first, "%s", name);
     return STATUS_OK;
@@ -326,8 +316,7 @@ static enum status sweep_files(struct sweep *sweep, struct error *error) {
 }
 
 /* One transaction: no other process makes or removes documents meanwhile. */
-static enum status transact(struct sweep *sweep,
-                            enum status (*step)(struct sweep *sweep, struct error *error),
+static enum status transact(struct sweep *sweep, enum status (*step)(struct sweep *sweep, struct error *error),
                             struct error *error) {
     struct catalog *catalog = &sweep->store->catalog;
     TRY(catalog_begin(catalog, error));
@@ -341,8 +330,7 @@ enum status store_sweep(struct store *store, struct error *error) {
     struct sweep sweep = {.store = store};
     struct error why;
     enum status status = transact(&sweep, sweep_rows, &why);
-    if (status == STATUS_OK)
-        status = transact(&sweep, sweep_files, &why); /* once the rows are durably gone */
+    if (status == STATUS_OK) status = transact(&sweep, sweep_files, &why); /* once the rows are durably gone */
     /* A full disk must not keep anybody from reading or removing; a later opening does the rest. */
     if (status == STATUS_IO && io_is_full(why.os_error)) return STATUS_OK;
     if (status != STATUS_OK) {
@@ -351,8 +339,7 @@ enum status store_sweep(struct store *store, struct error *error) {
     }
     if (sweep.nameless > 0)
         warn(store,
-             "%s: the catalog does not know %" PRIu64
-             " file%s there, %s%s: left alone, since a damaged or older "
+             "%s: the catalog does not know %" PRIu64 " file%s there, %s%s: left alone, since a damaged or older "
              "catalog may have lost what they belong to",
              store->folder.path, sweep.nameless, sweep.nameless == 1 ? "" : "s", sweep.first,
              sweep.nameless == 1 ? "" : " first");

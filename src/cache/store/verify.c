@@ -9,8 +9,8 @@
 
 enum { BATCH = 64 };
 
-static enum status read_batch(struct document *document, struct io_queue *queue,
-                              const struct page_read *reads, size_t count, struct error *error) {
+static enum status read_batch(struct document *document, struct io_queue *queue, const struct page_read *reads,
+                              size_t count, struct error *error) {
     struct io_completion done[BATCH];
     size_t next = 0;
     while (next < count || io_queue_in_flight(queue) > 0) {
@@ -70,36 +70,31 @@ static enum status verify_states(struct document *document, struct error *error)
     return STATUS_OK;
 }
 
-enum status document_open_any(struct store *store, uint64_t id, struct document **document,
-                              struct error *error) {
+enum status document_open_any(struct store *store, uint64_t id, struct document **document, struct error *error) {
     struct document_row row;
     struct store_layout layout;
     struct error why;
     unsigned version;
     bool found;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found)
-        return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    if (!found) return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
     if (row.intact && !layout_is_read(row.layout, &version)) return document_is_other(store, &row, error);
     if (error == NULL) error = &why;
     if (!row.intact)
         (void)error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged",
                         store->catalog.path, id);
-    if (!row.intact || layout_parse(row.layout, &layout, error) != STATUS_OK)
-        return store_flag(store, id, error);
+    if (!row.intact || layout_parse(row.layout, &layout, error) != STATUS_OK) return store_flag(store, id, error);
     return document_open(document, store, id, NULL, &layout, DOCUMENT_READ, 0, error);
 }
 
-enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count,
-                         struct error *error) {
+enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count, struct error *error) {
     struct document *document;
     *tokens = NULL;
     *count = 0;
     TRY(document_open_any(store, id, &document, error));
     uint64_t held = document_token_count(document);
     *tokens = calloc((size_t)held + 1, sizeof **tokens);
-    if (*tokens != NULL && held > 0)
-        memcpy(*tokens, document_tokens(document), (size_t)held * sizeof **tokens);
+    if (*tokens != NULL && held > 0) memcpy(*tokens, document_tokens(document), (size_t)held * sizeof **tokens);
     document_close(document);
     if (*tokens == NULL) return error_set(error, STATUS_MEMORY, "no memory for a document's tokens");
     *count = held;

@@ -122,8 +122,7 @@ static struct io_request prepare(struct buffer *buffer) {
         size_t bytes = tail_bytes(geometry, range->layer, range->chunk);
         request.offset = tail_offset(geometry, document->row.generation + 1, range->layer, range->kv_head);
         request.bytes = align_up(bytes, IO_ALIGNMENT);
-        document->tail_next[page_index(geometry, range->layer, range->kv_head, 0)] =
-            checksum_of(buffer->memory, bytes);
+        document->tail_next[page_index(geometry, range->layer, range->kv_head, 0)] = checksum_of(buffer->memory, bytes);
         break;
     }
     case WRITE_KEY_INDEX:
@@ -151,8 +150,7 @@ static void range_done(const struct write_range *range) {
     struct document *document = range->document;
     if (range->kind == WRITE_TAIL || range->kind == WRITE_STATE) return;
     _Atomic uint8_t *states = range->kind == WRITE_PAGES ? document->page_states : document->key_index_states;
-    for (size_t i = 0; i < range->count;
-         i++) /* pairs with document_page_written, document_key_index_written */
+    for (size_t i = 0; i < range->count; i++) /* pairs with document_page_written, document_key_index_written */
         atomic_store_explicit(&states[range_index(range, i)], PAGE_WRITTEN, memory_order_release);
 }
 
@@ -231,8 +229,7 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
     memcpy(document->tokens + asked->token_first, asked->tokens,
            (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens);
     const size_t tail_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0;
-    uint8_t *sums =
-        malloc(pages_bytes + key_index_bytes + tail_bytes + STORE_STATES_MAX * sizeof(struct state_entry));
+    uint8_t *sums = malloc(pages_bytes + key_index_bytes + tail_bytes + STORE_STATES_MAX * sizeof(struct state_entry));
     if (sums == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");
     uint8_t *key_index_sums = sums + pages_bytes, *tail_sums = key_index_sums + key_index_bytes;
     (void)page_sums_give(document, positions, first, end, sums);
@@ -323,8 +320,7 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
     writer->memory = memory_area_create(writer->memory_bytes);
     writer->buffers = calloc(count, sizeof *writer->buffers);
     if (writer->memory == NULL || writer->buffers == NULL)
-        return error_set(error, STATUS_MEMORY, "store: no memory for %zu buffers of %zu bytes", count,
-                         buffer_bytes);
+        return error_set(error, STATUS_MEMORY, "store: no memory for %zu buffers of %zu bytes", count, buffer_bytes);
     for (size_t i = 0; i < count; i++) {
         writer->buffers[i].memory = writer->memory + i * buffer_bytes;
         writer->buffers[i].command.next = writer->free;
@@ -355,8 +351,7 @@ enum status writer_start(struct store *store, const struct geometry *geometry, s
     pthread_cond_init(&writer->work, NULL);
     pthread_cond_init(&writer->done, NULL);
     enum status status = writer_allocate(writer, bytes, error);
-    if (status == STATUS_OK)
-        status = catalog_open(&writer->catalog, &store->folder, false, false, store->vfs, error);
+    if (status == STATUS_OK) status = catalog_open(&writer->catalog, &store->folder, false, false, store->vfs, error);
     if (status == STATUS_OK) {
         int failed = pthread_create(&writer->thread, NULL, writer_main, writer);
         if (failed != 0) status = error_set_os(error, STATUS_MEMORY, failed, "store: starting its thread");
@@ -414,8 +409,8 @@ void writer_submit(struct writer *writer, struct buffer *buffer, const struct wr
     enter(writer, range->document, &buffer->command);
 }
 
-enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens,
-                          uint64_t token_first, uint64_t token_end, struct error *error) {
+enum status writer_commit(struct writer *writer, struct document *document, const int32_t *tokens, uint64_t token_first,
+                          uint64_t token_end, struct error *error) {
     size_t bytes = (size_t)(token_end - token_first) * sizeof *tokens;
     struct commit *asked = malloc(sizeof *asked + bytes);
     if (asked == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");

@@ -31,9 +31,8 @@ struct decode_rows {
     uint64_t row_begin, row_end;      /* KV rows of the first one; each later one sees one more */
     uint64_t range_rows, range_first; /* of the rows' ranges, counted from position 0 */
     size_t range_count;
-    size_t unit_first; /* among decode units */
-    size_t partial_first,
-        partial_stride; /* floats; a unit's partial: m[heads], s[heads], o[heads][v_dimension], the
+    size_t unit_first;                    /* among decode units */
+    size_t partial_first, partial_stride; /* floats; a unit's partial: m[heads], s[heads], o[heads][v_dimension], the
                                              heads of the group for each row */
 };
 
@@ -62,12 +61,12 @@ struct attend_run {
 };
 
 /* The addresses of chunks [first, end) of a KV head, for a thread. */
-static const void *const *find_chunks(const struct attend_run *run, const struct kv_view *view,
-                                      size_t kv_head, uint64_t first, uint64_t end, uint8_t *thread) {
+static const void *const *find_chunks(const struct attend_run *run, const struct kv_view *view, size_t kv_head,
+                                      uint64_t first, uint64_t end, uint8_t *thread) {
     void **chunks = (void **)(void *)thread;
     ASSERT(end - first <= run->chunk_count);
-    cpu_find_chunks(view->pools, cpu_places(view->chunks) + kv_head * view->chunk_stride + first,
-                    (size_t)(end - first), chunks);
+    cpu_find_chunks(view->pools, cpu_places(view->chunks) + kv_head * view->chunk_stride + first, (size_t)(end - first),
+                    chunks);
     return (const void *const *)chunks;
 }
 
@@ -107,8 +106,7 @@ static void plan_ranges(const struct attend_run *run, struct decode_rows *rows) 
     rows->range_count = (size_t)(ranges->end - ranges->first);
 }
 
-static bool shares_units(const struct attend_run *run, const struct decode_rows *rows,
-                         const struct decode_rows *next) {
+static bool shares_units(const struct attend_run *run, const struct decode_rows *rows, const struct decode_rows *next) {
     return rows->row_begin == next->row_begin && rows->range_rows == next->range_rows &&
            rows->range_count == next->range_count && (rows->count + 1) * run->group <= DECODE_HEADS_MAX;
 }
@@ -119,8 +117,7 @@ static void plan_decode_item(struct attend_run *run, const struct attend_item *i
         struct decode_rows rows = {
             .item = item, .row = item->row_first + index, .row_end = item->position_first + index + 1};
         plan_ranges(run, &rows);
-        for (struct decode_rows next = rows; index < item->row_count && shares_units(run, &rows, &next);
-             index++) {
+        for (struct decode_rows next = rows; index < item->row_count && shares_units(run, &rows, &next); index++) {
             rows.count++;
             next.row_end = rows.row_end + rows.count;
             plan_ranges(run, &next);
@@ -157,8 +154,8 @@ static void sort_blocks(struct prefill_block *blocks, size_t count) {
         }
 }
 
-void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group,
-                     size_t dimension, struct cpu_partial partial) {
+void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
+                     struct cpu_partial partial) {
     enum { DIMENSION_MAX = 1024 };
     static const float nothing[DIMENSION_MAX];
     float ones[GROUP_MAX];
@@ -176,21 +173,19 @@ static float *partial_of(const struct attend_run *run, const struct decode_rows 
 static void finish_head(const struct attend_run *run, const struct decode_rows *rows, size_t kv_head) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
     const struct attend_operation *operation = run->operation;
-    const size_t group = run->group, heads = rows->count * group,
-                 dimension = rows->item->view.layout->v_dimension;
+    const size_t group = run->group, heads = rows->count * group, dimension = rows->item->view.layout->v_dimension;
     const float *sinks = cpu_floats(operation->sinks);
     float *target = partial_of(run, rows, rows->unit_first + kv_head * rows->range_count);
     for (size_t range = 1; range < rows->range_count; range++) {
         const float *source = target + range * rows->partial_stride;
-        kernels->merge(heads, dimension, target, target + heads, target + 2 * heads, dimension, source,
-                       source + heads, source + 2 * heads, dimension);
+        kernels->merge(heads, dimension, target, target + heads, target + 2 * heads, dimension, source, source + heads,
+                       source + 2 * heads, dimension);
     }
     for (size_t i = 0; i < rows->count; i++) {
         const struct cpu_partial row = {target + i * group, target + heads + i * group,
                                         target + 2 * heads + i * group * dimension};
         cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, row);
-        float *out = cpu_floats(operation->out) + (rows->row + i) * operation->out_stride +
-                     kv_head * group * dimension;
+        float *out = cpu_floats(operation->out) + (rows->row + i) * operation->out_stride + kv_head * group * dimension;
         kernels->finish(group, dimension, row.s, row.o, dimension, out, dimension);
     }
 }
@@ -242,15 +237,14 @@ static const void *decode_first_block(const struct attend_run *run, size_t unit)
 }
 
 /* The queries of a KV head for some rows, head by head: where they are, or in the thread's memory. */
-static const float *decode_queries(const struct attend_run *run, const struct decode_rows *rows,
-                                   size_t kv_head, uint8_t *thread) {
+static const float *decode_queries(const struct attend_run *run, const struct decode_rows *rows, size_t kv_head,
+                                   uint8_t *thread) {
     const struct attend_operation *operation = run->operation;
     const size_t row = run->group * rows->item->view.layout->k_dimension;
     const float *q = cpu_floats(operation->q) + rows->row * operation->q_stride + kv_head * row;
     if (rows->count == 1) return q;
     float *queries = (float *)(void *)(thread + run->queries_offset);
-    for (size_t i = 0; i < rows->count; i++)
-        memcpy(queries + i * row, q + i * operation->q_stride, row * sizeof *q);
+    for (size_t i = 0; i < rows->count; i++) memcpy(queries + i * row, q + i * operation->q_stride, row * sizeof *q);
     return queries;
 }
 
@@ -290,8 +284,7 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         .then = decode_first_block(run, then),
         .chunk_count = (size_t)(chunk_end - chunk_first),
     };
-    if (part.all_end < part.end)
-        args.group = run->group; /* row by row: each sees one more than the one before */
+    if (part.all_end < part.end) args.group = run->group; /* row by row: each sees one more than the one before */
     for (size_t head = 0; head < heads; head += args.group) {
         run->device->kernels.attention.decode(&args);
         args.q += args.group * layout->k_dimension;
@@ -314,21 +307,18 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *thr
     size_t row = block->item->row_first + block->query_first;
     const struct attention_prefill_args args = {
         .layout = layout,
-        .chunks = find_chunks(
-            run, &block->item->view, kv_head, 0,
-            chunks_of(block->item->position_first + block->query_first + block->query_count), thread),
+        .chunks = find_chunks(run, &block->item->view, kv_head, 0,
+                              chunks_of(block->item->position_first + block->query_first + block->query_count), thread),
         .position_first = block->item->position_first + block->query_first,
         .query_count = block->query_count,
         .window = operation->window,
-        .q =
-            cpu_floats(operation->q) + row * operation->q_stride + kv_head * run->group * layout->k_dimension,
+        .q = cpu_floats(operation->q) + row * operation->q_stride + kv_head * run->group * layout->k_dimension,
         .q_stride = operation->q_stride,
         .group = run->group,
         .scale = operation->scale,
         .softcap = operation->softcap,
         .sinks = span_exists(operation->sinks) ? cpu_floats(operation->sinks) + kv_head * run->group : NULL,
-        .out = cpu_floats(operation->out) + row * operation->out_stride +
-               kv_head * run->group * layout->v_dimension,
+        .out = cpu_floats(operation->out) + row * operation->out_stride + kv_head * run->group * layout->v_dimension,
         .out_stride = operation->out_stride,
         .scratch = kernel_scratch(run, thread),
     };
@@ -339,8 +329,7 @@ static void attend_task(void *context, const struct pool_worker *worker) {
     struct attend_run *run = context;
     uint8_t *thread = run->threads + worker->index * run->thread_bytes;
     size_t units = run->prefill_units + run->decode_units, unit = cpu_ticket(worker, &run->alone_next);
-    for (; unit < run->prefill_units; unit = cpu_ticket(worker, &run->alone_next))
-        prefill_unit(run, unit, thread);
+    for (; unit < run->prefill_units; unit = cpu_ticket(worker, &run->alone_next)) prefill_unit(run, unit, thread);
     while (unit < units) { /* the next one is drawn early, to prefetch its first rows */
         size_t then = cpu_ticket(worker, &run->alone_next);
         decode_unit(run, unit - run->prefill_units, then - run->prefill_units, thread);
@@ -363,8 +352,7 @@ static void count_entries(const struct attend_operation *operation, struct atten
         const uint64_t end = operation->items[i].position_first + count;
         const bool decodes = count <= DECODE_ROWS_MAX;
         const uint64_t rows_max = decodes ? attention_range_rows(end) : end;
-        run->chunk_count =
-            max_size(run->chunk_count, (size_t)chunks_of(rows_max) + 1 + ATTENTION_CHUNKS_AHEAD);
+        run->chunk_count = max_size(run->chunk_count, (size_t)chunks_of(rows_max) + 1 + ATTENTION_CHUNKS_AHEAD);
         if (decodes)
             *rows += count;
         else
@@ -453,11 +441,10 @@ static void append_task(void *context, const struct pool_worker *worker) {
             uint64_t position = item->position_first + (unit - item_first);
             const uint32_t *places = cpu_places(item->view.chunks) + position / KV_CHUNK_TOKENS;
             for (size_t head = 0; head < operation->kv_head_count; head++)
-                run->kernels->store(
-                    layout, cpu_chunk(item->view.pools, places[head * item->view.chunk_stride]),
-                    position % KV_CHUNK_TOKENS,
-                    cpu_floats(operation->k) + row * operation->k_stride + head * layout->k_dimension,
-                    cpu_floats(operation->v) + row * operation->v_stride + head * layout->v_dimension);
+                run->kernels->store(layout, cpu_chunk(item->view.pools, places[head * item->view.chunk_stride]),
+                                    position % KV_CHUNK_TOKENS,
+                                    cpu_floats(operation->k) + row * operation->k_stride + head * layout->k_dimension,
+                                    cpu_floats(operation->v) + row * operation->v_stride + head * layout->v_dimension);
         }
         item_first += item->row_count;
     }

@@ -23,7 +23,7 @@ struct rows_run {
     const struct rows_item *items; /* [item_count] of the batch */
     size_t item_count, group;
     size_t attend_first[ROWS_MAX]; /* unit of head 0 of each; also the index of its first partial */
-    float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
+    float *partials;               /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
     size_t partial_stride;
     size_t chunk_count; /* that a unit looks up, at most: of a sequence, or units of a list */
     size_t range_rows;  /* of a unit, at most; with places */
@@ -35,7 +35,7 @@ struct rows_run {
 /* A thread's scratch.  It looks up the chunks of its next unit before it attends to the current one, which prefetches
  * rows of the next. */
 struct rows_thread {
-    void **chunks[2]; /* [chunk_count]: those that a unit's rows lie in, in the form that is attended to */
+    void **chunks[2];        /* [chunk_count]: those that a unit's rows lie in, in the form that is attended to */
     const uint32_t *rows[2]; /* the unit's rows in them: the list, or */
     uint32_t *renamed[2];    /* [range_rows] */
     size_t current;          /* of the two, which one the unit has */
@@ -66,8 +66,7 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
 }
 
 /* Of count rows from `list` on, the number before the first chunk of the other form (4 bits or rows). */
-static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
-                        bool *quantized) {
+static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count, bool *quantized) {
     *quantized = false;
     if (cpu_places(view->quantized) == NULL) return count;
     const uint32_t *forms = cpu_places(view->quantized) + head * view->chunk_stride;
@@ -83,9 +82,8 @@ static void find_listed(const struct rows_run *run, const struct rows_part *of, 
     const struct rows_part part = *of;
     const struct kv_view *view = &run->items[part.item].view;
     const uint32_t *places = cpu_places(view->chunks) + part.head * view->chunk_stride;
-    const uint32_t *forms = cpu_places(view->quantized) != NULL
-                                ? cpu_places(view->quantized) + part.head * view->chunk_stride
-                                : NULL;
+    const uint32_t *forms =
+        cpu_places(view->quantized) != NULL ? cpu_places(view->quantized) + part.head * view->chunk_stride : NULL;
     uint32_t lowest = part.list[0], highest = lowest;
     for (size_t i = 0; i < part.count; i++) {
         lowest = part.list[i] < lowest ? part.list[i] : lowest;
@@ -107,8 +105,7 @@ static void find_listed(const struct rows_run *run, const struct rows_part *of, 
 }
 
 /* Where fetch has left the list's units of 8 tokens: each is taken as the first of a chunk of its own. */
-static void find_units(const struct rows_run *run, const struct rows_part *part, void **chunks,
-                       uint32_t *rows) {
+static void find_units(const struct rows_run *run, const struct rows_part *part, void **chunks, uint32_t *rows) {
     const struct attend_rows_operation *operation = run->operation;
     const size_t index = (size_t)(run->items - operation->items) + part->item;
     const uint64_t *places = (const uint64_t *)cpu_address(operation->places) +
@@ -140,9 +137,8 @@ struct rows_piece {
     float *partial, *scores; /* scores: NULL where none are wanted */
 };
 
-static void attend_piece(const struct rows_run *run, const struct rows_part *part,
-                         const struct rows_piece *piece, size_t then, const struct rows_thread *thread,
-                         uint8_t *scratch) {
+static void attend_piece(const struct rows_run *run, const struct rows_part *part, const struct rows_piece *piece,
+                         size_t then, const struct rows_thread *thread, uint8_t *scratch) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
     const struct rows_item *item = &run->items[part->item];
     struct attention_gather_args args = {
@@ -178,8 +174,8 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
 
 static void merge_partial(const struct rows_run *run, float *target, const float *source) {
     const size_t group = run->group, dimension = run->kv->v_dimension;
-    run->device->kernels.attention.merge(group, dimension, target, target + group, target + 2 * group,
-                                         dimension, source, source + group, source + 2 * group, dimension);
+    run->device->kernels.attention.merge(group, dimension, target, target + group, target + 2 * group, dimension,
+                                         source, source + group, source + 2 * group, dimension);
 }
 
 /* The first of the group's query heads, among those of all items. */
@@ -189,8 +185,7 @@ static size_t query_head(const struct rows_run *run, size_t item, size_t kv_head
 }
 
 /* `then`: the unit that this thread takes next. */
-static void attend_unit(const struct rows_run *run, size_t unit, size_t then,
-                        const struct rows_thread *thread) {
+static void attend_unit(const struct rows_run *run, size_t unit, size_t then, const struct rows_thread *thread) {
     const struct attend_rows_operation *operation = run->operation;
     const struct rows_part part = part_of(run, unit);
     const struct rows_item *item = &run->items[part.item];
@@ -198,14 +193,14 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then,
     ASSERT(part.list[part.count - 1] <= item->position);
     float *scores = NULL;
     if (cpu_floats(operation->scores) != NULL)
-        scores = cpu_floats(operation->scores) +
-                 query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
+        scores = cpu_floats(operation->scores) + query_head(run, part.item, part.head) * operation->scores_stride +
+                 part.begin;
     float *other = (float *)(void *)thread->scratch; /* rows after those of one form */
     uint8_t *rest = thread->scratch + run->partial_stride * sizeof *other;
     struct rows_piece piece = {.first = 0};
     for (; piece.first < part.count; piece.first += piece.count) {
-        piece.count = same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first,
-                                &piece.quantized);
+        piece.count =
+            same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first, &piece.quantized);
         piece.partial = piece.first == 0 ? partial : other;
         piece.scores = scores != NULL ? scores + piece.first : NULL;
         attend_piece(run, &part, &piece, then, thread, rest);
@@ -224,12 +219,11 @@ static void finish_unit(const struct rows_run *run, size_t unit) {
     for (size_t range = 1; range < head_ranges(item, head).count; range++)
         merge_partial(run, target, target + range * run->partial_stride);
     const float *sinks = cpu_floats(operation->sinks);
-    cpu_merge_sinks(&run->device->kernels.attention, sinks != NULL ? sinks + head * group : NULL, group,
-                    dimension, (struct cpu_partial){target, target + group, target + 2 * group});
+    cpu_merge_sinks(&run->device->kernels.attention, sinks != NULL ? sinks + head * group : NULL, group, dimension,
+                    (struct cpu_partial){target, target + group, target + 2 * group});
     struct softmax_sum *sums = cpu_sums(operation->sums);
     for (size_t i = 0; i < group && sums != NULL; i++)
-        sums[query_head(run, index, head) + i] =
-            (struct softmax_sum){.largest = target[i], .sum = target[group + i]};
+        sums[query_head(run, index, head) + i] = (struct softmax_sum){.largest = target[i], .sum = target[group + i]};
     if (cpu_floats(operation->out) == NULL) return;
     run->device->kernels.attention.finish(
         group, dimension, target + group, target + 2 * group, dimension,
@@ -246,10 +240,9 @@ static struct rows_thread thread_of(const struct rows_run *run, const struct poo
     const size_t table = align_up(run->chunk_count * sizeof(void *), 64);
     const size_t rows = align_up(run->range_rows * sizeof(uint32_t), 64);
     uint8_t *renamed = memory + 2 * table;
-    return (struct rows_thread){
-        .chunks = {(void **)(void *)memory, (void **)(void *)(memory + table)},
-        .renamed = {(uint32_t *)(void *)renamed, (uint32_t *)(void *)(renamed + rows)},
-        .scratch = renamed + 2 * rows};
+    return (struct rows_thread){.chunks = {(void **)(void *)memory, (void **)(void *)(memory + table)},
+                                .renamed = {(uint32_t *)(void *)renamed, (uint32_t *)(void *)(renamed + rows)},
+                                .scratch = renamed + 2 * rows};
 }
 
 static void rows_task(void *context, const struct pool_worker *worker) {

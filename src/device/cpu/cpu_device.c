@@ -33,8 +33,7 @@ static void cpu_destroy(struct device *base) {
 static enum status cpu_weight_load(struct device *base, struct weight *weight, struct error *error) {
     const struct cpu_device *device = (const struct cpu_device *)base;
     const struct matrix *matrix = &weight->matrix;
-    if (device->kernels.matvec.run[matrix->type] == NULL &&
-        device->kernels.matmul.method[matrix->type].run == NULL)
+    if (device->kernels.matvec.run[matrix->type] == NULL && device->kernels.matmul.method[matrix->type].run == NULL)
         return error_set(error, STATUS_UNSUPPORTED, "cpu device: no kernel multiplies weights of type %s",
                          tensor_type_info(matrix->type)->name);
     weight->memory = (struct buffer){.device = base,
@@ -97,8 +96,7 @@ struct copy_run {
 static void copy_task(void *context, const struct pool_worker *worker) {
     const struct copy_run *run = context;
     struct range part = pool_range(worker, run->size_bytes, 4096);
-    if (part.end > part.begin)
-        memcpy(run->target + part.begin, run->source + part.begin, part.end - part.begin);
+    if (part.end > part.begin) memcpy(run->target + part.begin, run->source + part.begin, part.end - part.begin);
 }
 
 static void copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
@@ -165,12 +163,10 @@ struct device_operations cpu_operations = {
     .sample_mass = cpu_sample_mass,
 };
 
-enum status device_cpu_create(struct device **result, const struct device_options *options,
-                              struct error *error) {
+enum status device_cpu_create(struct device **result, const struct device_options *options, struct error *error) {
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
-    device->device =
-        (struct device){.operations = &cpu_operations, .name = "cpu", .key_indexes = cpu_scorer_kinds()};
+    device->device = (struct device){.operations = &cpu_operations, .name = "cpu", .key_indexes = cpu_scorer_kinds()};
     enum status status = pool_create(&device->pool, options->thread_count, error);
     if (status != STATUS_OK) {
         free(device);

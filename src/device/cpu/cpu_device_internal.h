@@ -49,8 +49,8 @@ struct stream {
  * of memory, and the device is broken. */
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);
 
-enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
-                         struct buffer *buffer, struct error *error);
+enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, struct buffer *buffer,
+                         struct error *error);
 void cpu_release(struct device *device, struct buffer *buffer);
 
 /* Where a span is; NULL: nowhere. */
@@ -100,10 +100,10 @@ struct heads_run {
 struct head_unit {
     const struct rows_item *item;
     struct row_list list;
-    const uint32_t *places; /* of the key index */
-    size_t head_first;      /* of the group, among all items' query heads, */
-    size_t head;            /* and among the item's own */
-    const float *q;         /* [group][k_dimension] */
+    const uint32_t *places;         /* of the key index */
+    size_t head_first;              /* of the group, among all items' query heads, */
+    size_t head;                    /* and among the item's own */
+    const float *q;                 /* [group][k_dimension] */
     const struct softmax_sum *sums; /* [group] */
 };
 typedef void head_function(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch);

@@ -150,8 +150,7 @@ struct experts_run {
 };
 
 /* NULL: through matvec. */
-static const struct matmul_method *method_of(const struct cpu_device *device, enum tensor_type type,
-                                             size_t count) {
+static const struct matmul_method *method_of(const struct cpu_device *device, enum tensor_type type, size_t count) {
 #if defined(__aarch64__)
     (void)device, (void)type, (void)count;
     return NULL;
@@ -171,8 +170,7 @@ static void sort_picks(struct experts_run *run) {
     const struct matmul_experts_operation *operation = run->operation;
     const uint32_t *picks = cpu_address(operation->picks);
     struct expert_inputs *groups = run->groups;
-    for (size_t e = 0; e < operation->expert_count; e++)
-        groups[e] = (struct expert_inputs){.expert = (uint32_t)e};
+    for (size_t e = 0; e < operation->expert_count; e++) groups[e] = (struct expert_inputs){.expert = (uint32_t)e};
     run->place_count = 0;
     for (size_t i = 0; i < run->pick_count; i++) {
         ASSERT(picks[i] < operation->expert_count);
@@ -180,8 +178,7 @@ static void sort_picks(struct experts_run *run) {
         groups[picks[i]].count++;
         run->place_count++;
     }
-    for (size_t e = 1; e < operation->expert_count; e++)
-        groups[e].first = groups[e - 1].first + groups[e - 1].count;
+    for (size_t e = 1; e < operation->expert_count; e++) groups[e].first = groups[e - 1].first + groups[e - 1].count;
     for (size_t e = 0; e < operation->expert_count; e++) groups[e].count = 0;
     for (size_t i = 0; i < run->pick_count; i++) {
         struct expert_inputs *group = &groups[picks[i]];
@@ -199,8 +196,7 @@ static void sort_picks(struct experts_run *run) {
     for (size_t e = 0; e < operation->expert_count; e++) {
         if (groups[e].count == 0) continue;
         groups[run->group_count] = groups[e];
-        for (uint32_t i = 0; i < groups[e].count; i++)
-            run->group_of[groups[e].first + i] = (uint32_t)run->group_count;
+        for (uint32_t i = 0; i < groups[e].count; i++) run->group_of[groups[e].first + i] = (uint32_t)run->group_count;
         run->group_count++;
     }
 }
@@ -224,8 +220,7 @@ static void add_product(struct experts_run *run, size_t index) {
     const struct matvec_kernels *matvec = &run->device->kernels.matvec;
     product->input_bytes = matvec->input_bytes(matvec->form[product->weight.type], run->columns);
     const bool mixed = span_exists(operation->mix);
-    product->panel_count =
-        (product->rows + (mixed ? MIXED_ROWS : PANEL_ROWS) - 1) / (mixed ? MIXED_ROWS : PANEL_ROWS);
+    product->panel_count = (product->rows + (mixed ? MIXED_ROWS : PANEL_ROWS) - 1) / (mixed ? MIXED_ROWS : PANEL_ROWS);
     run->unit_count += mixed ? product->panel_count : product->panel_count * run->group_count;
 }
 
@@ -246,9 +241,9 @@ static void plan(struct experts_run *run, struct layout *scratch) {
                 group->offset[i] = group->offset[product->form];
                 continue;
             }
-            group->offset[i] = layout_offset(
-                scratch, 1, method != NULL ? method->prepared_bytes(group->count, run->columns)
-                                              : group->count * product->input_bytes);
+            group->offset[i] = layout_offset(scratch, 1,
+                                             method != NULL ? method->prepared_bytes(group->count, run->columns)
+                                                            : group->count * product->input_bytes);
         }
     }
     const size_t outputs = mixed ? run->place_count * MIXED_ROWS : longest * PANEL_ROWS;
@@ -280,15 +275,14 @@ static void prepare_place(const struct experts_run *run, size_t place) {
 }
 
 /* outputs[i][row - begin] of the expert's rows [begin, begin + rows), for all its inputs, with scale and bias. */
-static void multiply(const struct experts_run *run, size_t index, const struct expert_inputs *group,
-                     size_t begin, size_t rows, float *outputs, size_t stride, uint8_t *kernel_scratch) {
+static void multiply(const struct experts_run *run, size_t index, const struct expert_inputs *group, size_t begin,
+                     size_t rows, float *outputs, size_t stride, uint8_t *kernel_scratch) {
     const struct expert_product *product = &run->products[index];
     const struct matmul_method *method = method_of(run->device, product->weight.type, group->count);
     const size_t row_first = group->expert * product->rows + begin;
     struct matrix part = product->weight;
-    part.data = product->places != NULL
-                    ? (const uint8_t *)product->places[group->expert] + begin * part.row_bytes
-                    : (const uint8_t *)part.data + row_first * part.row_bytes;
+    part.data = product->places != NULL ? (const uint8_t *)product->places[group->expert] + begin * part.row_bytes
+                                        : (const uint8_t *)part.data + row_first * part.row_bytes;
     part.rows = rows;
     cpu_multiply(run->device, method, product->input_bytes,
                  &(struct matmul_args){.weight = &part,
@@ -309,13 +303,12 @@ static void multiply(const struct experts_run *run, size_t index, const struct e
 static void panel_run(const struct experts_run *run, size_t index, size_t unit, uint8_t *own) {
     const struct expert_product *product = &run->products[index];
     const struct expert_inputs *group = &run->groups[unit / product->panel_count];
-    const size_t begin = unit % product->panel_count * PANEL_ROWS,
-                 rows = min_size(PANEL_ROWS, product->rows - begin);
+    const size_t begin = unit % product->panel_count * PANEL_ROWS, rows = min_size(PANEL_ROWS, product->rows - begin);
     float *outputs = (float *)(void *)own;
     multiply(run, index, group, begin, rows, outputs, PANEL_ROWS, own + run->kernel_offset);
     for (size_t i = 0; i < group->count; i++)
-        memcpy(product->y + run->pick_at[group->first + i] * product->y_stride + begin,
-               outputs + i * PANEL_ROWS, rows * sizeof(float));
+        memcpy(product->y + run->pick_at[group->first + i] * product->y_stride + begin, outputs + i * PANEL_ROWS,
+               rows * sizeof(float));
 }
 
 /* A row's products are added in the order of their places, which is that of the experts. */
@@ -325,8 +318,8 @@ static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
     const size_t begin = unit * MIXED_ROWS, rows = min_size(MIXED_ROWS, product->rows - begin);
     float *outputs = (float *)(void *)own;
     for (size_t g = 0; g < run->group_count; g++)
-        multiply(run, 0, &run->groups[g], begin, rows, outputs + run->groups[g].first * (size_t)MIXED_ROWS,
-                 MIXED_ROWS, own + run->kernel_offset);
+        multiply(run, 0, &run->groups[g], begin, rows, outputs + run->groups[g].first * (size_t)MIXED_ROWS, MIXED_ROWS,
+                 own + run->kernel_offset);
     for (size_t i = 0; i < operation->row_count; i++) {
         const uint32_t *places = run->places_of + i * operation->used;
         float sum[MIXED_ROWS], *y = product->y + i * product->y_stride + begin;

@@ -120,8 +120,7 @@ static void fetch_head(const struct fetch_operation *operation, size_t index, si
         addresses[i] = look_up(&slots, item, head, rows[i * KV_BLOCK_TOKENS] / KV_BLOCK_TOKENS, counts);
     for (size_t i = 0; i < count; i++) {
         const uint32_t unit = rows[i * KV_BLOCK_TOKENS] / KV_BLOCK_TOKENS;
-        if (addresses[i] == UNIT_MISSES)
-            addresses[i] = bring(&slots, home_of(item, head, unit), unit, start, counts);
+        if (addresses[i] == UNIT_MISSES) addresses[i] = bring(&slots, home_of(item, head, unit), unit, start, counts);
     }
 }
 

@@ -45,13 +45,12 @@ static size_t head_units(const struct build_run *run, const struct attend_item *
 }
 
 /* The item's chunk `index`, counted from that of its first row. */
-static void build_chunk(const struct build_run *run, const struct attend_item *item, size_t head,
-                        size_t index, bool above, const struct build_scratch *scratch) {
+static void build_chunk(const struct build_run *run, const struct attend_item *item, size_t head, size_t index,
+                        bool above, const struct build_scratch *scratch) {
     const struct key_index_build_operation *operation = run->operation;
     const uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + index, first = chunk * KV_CHUNK_TOKENS;
     const uint64_t row_end = item->position_first + item->row_count;
-    const size_t lane = head * item->view.chunk_stride,
-                 before = cpu_chunks_before(run->scorer, operation->layout);
+    const size_t lane = head * item->view.chunk_stride, before = cpu_chunks_before(run->scorer, operation->layout);
     const uint64_t block_first = chunk > before ? chunk - before : 0;
     ASSERT(cpu_places(item->view.key_index) != NULL);
     cpu_find_chunks(item->view.pools, cpu_places(item->view.key_index) + lane + block_first,
@@ -118,6 +117,5 @@ void cpu_key_index_build(struct stream *stream, const struct key_index_build_ope
     run.thread_bytes = layout.used;
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads == NULL) return;
-    cpu_run(device, rows * operation->kv_head_count * kv->k_dimension <= BUILD_ELEMENTS_ALONE, build_task,
-            &run);
+    cpu_run(device, rows * operation->kv_head_count * kv->k_dimension <= BUILD_ELEMENTS_ALONE, build_task, &run);
 }

@@ -11,8 +11,7 @@ static bool is_alike(const struct compare_labels_operation *operation, size_t kv
                      const float *label) {
     const size_t group = operation->head_count / operation->kv_head_count, dimension = operation->k_dimension;
     double cosines[GROUP_MAX];
-    for (size_t i = 0; i < group; i++)
-        cosines[i] = label_cosine(q + i * dimension, label + i * dimension, dimension);
+    for (size_t i = 0; i < group; i++) cosines[i] = label_cosine(q + i * dimension, label + i * dimension, dimension);
     return label_similarity(operation->aggregate, cosines, operation->importance + kv_head * group, group) >=
            operation->thresholds[kv_head];
 }
@@ -46,8 +45,8 @@ static void compare_unit(const struct compare_labels_operation *operation, size_
     struct step_reuse *counts =
         span_exists(operation->counts) ? (struct step_reuse *)cpu_address(operation->counts) + unit : NULL;
     const struct step_list before = *list;
-    const bool is_current = kept->count > 0 && (operation->age_max == 0 ||
-                                                item->position - kept->position <= operation->age_max);
+    const bool is_current =
+        kept->count > 0 && (operation->age_max == 0 || item->position - kept->position <= operation->age_max);
     if (list->use == LABEL_COMPARED && is_current && is_alike(operation, kv_head, q, label)) {
         take(list, kept, item->position, operation->age_max);
         if (counts != NULL && !operation->only_says) count_hit(counts, &before, list);

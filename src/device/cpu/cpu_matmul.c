@@ -74,15 +74,13 @@ void cpu_matmul_init(struct cpu_device *device, cpu_mask mask) {
     for (size_t type = 0; type < MATVEC_TYPES; type++) {
         bool has_matvec = device->kernels.matvec.run[type] != NULL;
         bool has_matmul = device->kernels.matmul.method[type].run != NULL;
-        if ((mask & (CPU_AVX2 | CPU_NEON)) == 0)
-            has_matmul = false; /* the reference multiplies other inputs */
+        if ((mask & (CPU_AVX2 | CPU_NEON)) == 0) has_matmul = false; /* the reference multiplies other inputs */
         size_t inputs = MATVEC_INPUTS;
         if ((mask & CPU_AVX512) != 0 && device->kernels.matvec.form[type] != MATVEC_FORM_F32)
             inputs = MATVEC_INPUTS_512;
         device->matvec_inputs[type] = (uint16_t)(!has_matmul ? UINT16_MAX : has_matvec ? inputs : 0);
         const bool has_few = device->kernels.matmul.few[type].run != NULL;
-        if (has_few && device->kernels.matvec.form[type] != MATVEC_FORM_F32)
-            device->few_inputs[type] = FEW_INPUTS_AMX;
+        if (has_few && device->kernels.matvec.form[type] != MATVEC_FORM_F32) device->few_inputs[type] = FEW_INPUTS_AMX;
     }
 }
 
@@ -174,13 +172,12 @@ static void prepare_unit(const struct matmul_run *run, size_t unit) {
     size_t begin = (unit - input->unit_first) * input->unit_inputs;
     uint8_t *prepared = run->scratch + input->offset;
     if (input->method == NULL) {
-        run->device->kernels.matvec.prepare[input->form](cpu_floats(operation->x) +
-                                                             begin * operation->x_stride,
+        run->device->kernels.matvec.prepare[input->form](cpu_floats(operation->x) + begin * operation->x_stride,
                                                          run->columns, prepared + begin * input->input_bytes);
         return;
     }
-    input->method->prepare(cpu_floats(operation->x), operation->x_stride, operation->row_count, run->columns,
-                           begin, min_size(begin + input->unit_inputs, operation->row_count), prepared);
+    input->method->prepare(cpu_floats(operation->x), operation->x_stride, operation->row_count, run->columns, begin,
+                           min_size(begin + input->unit_inputs, operation->row_count), prepared);
 }
 
 void cpu_multiply(const struct cpu_device *device, const struct matmul_method *method, size_t input_bytes,

@@ -14,8 +14,8 @@ static bool is_mapped(enum memory_kind kind, size_t size_bytes) {
     return kind == MEMORY_SHARED || size_bytes >= MEMORY_AREA_BYTES_MIN;
 }
 
-enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
-                         struct buffer *buffer, struct error *error) {
+enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, struct buffer *buffer,
+                         struct error *error) {
     void *memory = NULL;
     uint64_t heap_bytes = 0;
     errno = ENOMEM;
@@ -58,8 +58,7 @@ uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
         const size_t grown = max_size(max_size(size_bytes, held * 2), SCRATCH_BYTES_MIN);
         cpu_release(&device->device, &device->scratch);
         device->scratch_growths++;
-        if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &device->scratch, first_error(device)) !=
-            STATUS_OK)
+        if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &device->scratch, first_error(device)) != STATUS_OK)
             return NULL;
     }
     return (uint8_t *)(uintptr_t)device->scratch.address;

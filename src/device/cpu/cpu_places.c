@@ -4,8 +4,7 @@
 void cpu_update_places(struct stream *stream, const struct update_places_operation *operation) {
     (void)stream;
     uint32_t *table = cpu_address(operation->table);
-    for (size_t i = 0; i < operation->count; i++)
-        table[operation->deltas[i].index] = operation->deltas[i].place;
+    for (size_t i = 0; i < operation->count; i++) table[operation->deltas[i].index] = operation->deltas[i].place;
 }
 
 /* Neighbours are mostly in one buffer, whose address is then looked up once. */

@@ -57,8 +57,8 @@ static void embed_task(void *context, const struct pool_worker *worker) {
             for (size_t i = 0; i < columns; i++) y[i] *= operation->scale;
         if (operation->position_table == NULL) continue;
         float *position = (float *)(void *)(run->scratch + worker->index * run->row_bytes);
-        dequantize_row(run->device, operation->position_table,
-                       step->position + operation->position_offset, 0, columns, position);
+        dequantize_row(run->device, operation->position_table, step->position + operation->position_offset, 0, columns,
+                       position);
         run->device->kernels.activation.add(y, position, columns, y);
     }
 }
@@ -87,8 +87,8 @@ static void norm_task(void *context, const struct pool_worker *worker) {
         if (operation->kind == NORM_RMS)
             run->kernels->norm.rms(x, cpu_floats(operation->w), operation->epsilon, size, y);
         else
-            run->kernels->norm.layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
-                                     size, y);
+            run->kernels->norm.layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon, size,
+                                     y);
         if (operation->adds) run->kernels->activation.add(sum, y, size, sum);
         for (size_t i = 0; operation->adds && operation->scale != 0 && i < size; i++) sum[i] *= operation->scale;
     }
@@ -167,6 +167,5 @@ static void gather_task(void *context, const struct pool_worker *worker) {
 
 void cpu_gather(struct stream *stream, const struct gather_operation *operation) {
     struct gather_operation run = *operation;
-    cpu_run(stream->device, operation->row_count * operation->count <= GATHER_ELEMENTS_ALONE, gather_task,
-            &run);
+    cpu_run(stream->device, operation->row_count * operation->count <= GATHER_ELEMENTS_ALONE, gather_task, &run);
 }

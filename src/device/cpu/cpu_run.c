@@ -22,8 +22,7 @@ static void overlap_task(void *context, const struct pool_worker *worker) {
 }
 
 static struct overlap_run take_overlap(struct cpu_device *device) {
-    struct overlap_run run = {
-        .device = device, .work = device->overlap, .work_context = device->overlap_context};
+    struct overlap_run run = {.device = device, .work = device->overlap, .work_context = device->overlap_context};
     device->overlap = NULL;
     return run;
 }

@@ -31,8 +31,7 @@ void cpu_key_sample_build(const struct cpu_device *device, const struct key_inde
     const size_t dimension = unit->kv->k_dimension;
     uint8_t *tokens = key_sample_tokens(layout, dimension, unit->block);
     if (unit->token_begin == 0)
-        key_sample_draw(tokens, layout->sample_count, operation->layer_index, unit->kv_head,
-                        unit->chunk_index);
+        key_sample_draw(tokens, layout->sample_count, operation->layer_index, unit->kv_head, unit->chunk_index);
     for (size_t i = 0; i < layout->sample_count; i++) {
         if (tokens[i] < unit->token_begin || tokens[i] >= unit->token_end) continue;
         struct build_unit one = *unit;
@@ -113,8 +112,7 @@ static bool take_keys(struct sampler *sampler, const struct head_unit *unit) {
 
 /* Scales, and takes out what was not left out; returns the greatest score, at least `top`. */
 static float mask_scores(const struct sampler *sampler, float top) {
-    const floats nothing = {-INFINITY, -INFINITY, -INFINITY, -INFINITY,
-                            -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    const floats nothing = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
     masks greatest, none;
     memcpy(&none, &nothing, sizeof none);
     greatest = none;
@@ -143,19 +141,18 @@ static float score_keys(const struct sampler *sampler, const float *q, float top
     const struct sample_mass_operation *operation = sampler->operation;
     const struct attend_rows_operation *rows = sampler->run->rows;
     float *scores = sampler->scores;
-    sampler->run->device->kernels.score.rows(
-        &(struct score_args){.blocks = (const void *const *)sampler->blocks,
-                             .block_offset = operation->layout->sample_offset,
-                             .block_rows = operation->layout->sample_count,
-                             .columns = sampler->dimension,
-                             .row_begin = 0,
-                             .row_end = sampler->key_count,
-                             .q = q,
-                             .q_stride = sampler->dimension,
-                             .heads = 1,
-                             .aggregate = SCORE_MAX,
-                             .scores = scores,
-                             .scratch = sampler->score_scratch});
+    sampler->run->device->kernels.score.rows(&(struct score_args){.blocks = (const void *const *)sampler->blocks,
+                                                                  .block_offset = operation->layout->sample_offset,
+                                                                  .block_rows = operation->layout->sample_count,
+                                                                  .columns = sampler->dimension,
+                                                                  .row_begin = 0,
+                                                                  .row_end = sampler->key_count,
+                                                                  .q = q,
+                                                                  .q_stride = sampler->dimension,
+                                                                  .heads = 1,
+                                                                  .aggregate = SCORE_MAX,
+                                                                  .scores = scores,
+                                                                  .scratch = sampler->score_scratch});
     for (size_t i = 0; i < sampler->key_count && rows->softcap > 0; i++) /* scores are scaled below */
         scores[i] = attention_score(scores[i], rows->scale, rows->softcap) / rows->scale;
     return mask_scores(sampler, top);
@@ -206,9 +203,8 @@ static struct mass_estimate estimate(const struct sampler *sampler, const float 
     const struct sample_sums sums = add_weights(sampler, s);
     const double sum = sums.sum, all = s + w * sum;
     const double spread = n > 1 ? fmax(sums.squares - sum * sum / n, 0) / (n - 1) : sums.squares;
-    const struct mass_estimate found = {.left_out = w * sum / all,
-                                        .upper = sums.upper,
-                                        .error = s / (all * all) * w * sqrt(n * spread * (1 - 1 / w))};
+    const struct mass_estimate found = {
+        .left_out = w * sum / all, .upper = sums.upper, .error = s / (all * all) * w * sqrt(n * spread * (1 - 1 / w))};
     return found.left_out >= 0 && found.upper >= 0 && found.error >= 0 ? found : unknown;
 }
 
@@ -218,8 +214,7 @@ static void estimate_unit(const struct heads_run *run, const struct head_unit *u
     const bool any = take_keys(&sampler, unit);
     for (size_t head = 0; head < run->group; head++)
         operation->estimates[unit->head_first + head] =
-            any ? estimate(&sampler, unit->q + head * sampler.dimension, unit->sums[head])
-                : (struct mass_estimate){0};
+            any ? estimate(&sampler, unit->q + head * sampler.dimension, unit->sums[head]) : (struct mass_estimate){0};
 }
 
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation) {

@@ -5,10 +5,8 @@
 static const struct cpu_scorer nothing; /* is built, and nobody chooses by it */
 
 static const struct cpu_scorer *scorers[KEY_INDEX_NESTED + 1] = {
-    [KEY_INDEX_NONE] = &nothing,
-    [KEY_INDEX_ABSTRACT] = &cpu_scorer_abstract,
-    [KEY_INDEX_HASH] = &cpu_scorer_hash,
-    [KEY_INDEX_TREE] = &cpu_scorer_tree,
+    [KEY_INDEX_NONE] = &nothing,           [KEY_INDEX_ABSTRACT] = &cpu_scorer_abstract,
+    [KEY_INDEX_HASH] = &cpu_scorer_hash,   [KEY_INDEX_TREE] = &cpu_scorer_tree,
     [KEY_INDEX_LEVEL] = &cpu_scorer_level,
 };
 

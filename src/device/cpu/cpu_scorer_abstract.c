@@ -34,5 +34,4 @@ static size_t scratch_bytes(const struct select_run *run) {
     return run->device->kernels.abstract.score_scratch_bytes(&run->operation->layout->abstract, run->group);
 }
 
-const struct cpu_scorer cpu_scorer_abstract = {
-    .build = build, .score = score, .scratch_bytes = scratch_bytes};
+const struct cpu_scorer cpu_scorer_abstract = {.build = build, .score = score, .scratch_bytes = scratch_bytes};

@@ -9,15 +9,15 @@ static void build(const struct cpu_device *device, const struct key_index_build_
     const struct hash_layout *layout = &operation->layout->hash;
     const size_t dimension = unit->kv->k_dimension, count = unit->token_end - unit->token_begin;
     cpu_load_keys(device, unit, scratch);
-    device->kernels.hash.encode(&(struct hash_encode_args){
-        .weights = cpu_halves(operation->weights) + unit->kv_head * dimension * layout->bits,
-        .dimension = dimension,
-        .bits = layout->bits,
-        .x = scratch->keys,
-        .x_stride = dimension,
-        .count = count,
-        .codes = scratch->codes,
-        .norms = scratch->norms});
+    device->kernels.hash.encode(
+        &(struct hash_encode_args){.weights = cpu_halves(operation->weights) + unit->kv_head * dimension * layout->bits,
+                                   .dimension = dimension,
+                                   .bits = layout->bits,
+                                   .x = scratch->keys,
+                                   .x_stride = dimension,
+                                   .count = count,
+                                   .codes = scratch->codes,
+                                   .norms = scratch->norms});
     for (size_t i = 0; i < count; i++)
         hash_store(layout, unit->block, unit->token_begin + i, scratch->codes + i * layout->code_bytes,
                    scratch->norms[i]);
@@ -31,14 +31,14 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
     const struct choose_operation *operation = run->operation;
     const struct hash_layout *layout = &operation->layout->hash;
     size_t dimension = run->kv->k_dimension;
-    run->device->kernels.hash.encode(&(struct hash_encode_args){.weights = cpu_halves(operation->weights) +
-                                                                           kv_head * dimension * layout->bits,
-                                                                .dimension = dimension,
-                                                                .bits = layout->bits,
-                                                                .x = q,
-                                                                .x_stride = dimension,
-                                                                .count = run->group,
-                                                                .codes = prepared});
+    run->device->kernels.hash.encode(
+        &(struct hash_encode_args){.weights = cpu_halves(operation->weights) + kv_head * dimension * layout->bits,
+                                   .dimension = dimension,
+                                   .bits = layout->bits,
+                                   .x = q,
+                                   .x_stride = dimension,
+                                   .count = run->group,
+                                   .codes = prepared});
 }
 
 static void score(const struct score_range *range, float *scores, uint8_t *scratch) {

@@ -9,8 +9,7 @@ struct build_unit {
     const struct kv_layout *kv;
     const void *chunk;
     void *block;
-    void *const
-        *blocks; /* of the chunks from block_first on, up to the unit's: the scorer's chunks_before and it */
+    void *const *blocks; /* of the chunks from block_first on, up to the unit's: the scorer's chunks_before and it */
     uint64_t block_first, chunk_index;
     size_t kv_head, token_begin, token_end; /* within the chunk */
 };
@@ -43,8 +42,7 @@ struct cpu_search {
                        uint8_t *scratch); /* of all query heads: [score_heads][score_stride] */
     /* The best units, picks / unit_tokens of them, ascending, as indices from the sequence's start.  false: the nodes
      * are the units, so the best are those with the largest scores. */
-    bool (*find)(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
-                 uint8_t *scratch);
+    bool (*find)(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices, uint8_t *scratch);
     void (*count)(const struct select_run *run); /* adds to the operation's tree_counts */
 };
 
@@ -72,8 +70,7 @@ struct cpu_scorer {
     const struct cpu_search *search; /* NULL: every candidate is scored */
 };
 
-static inline size_t cpu_chunks_before(const struct cpu_scorer *scorer,
-                                       const struct key_index_layout *layout) {
+static inline size_t cpu_chunks_before(const struct cpu_scorer *scorer, const struct key_index_layout *layout) {
     return scorer->chunks_before != NULL ? scorer->chunks_before(layout) : 0;
 }
 
@@ -90,8 +87,7 @@ const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
 uint32_t cpu_scorer_kinds(void); /* 1 << kind for each that the table has */
 
 /* The unit's keys as floats, from row 0 of scratch->keys. */
-void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,
-                   const struct build_scratch *scratch);
+void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit, const struct build_scratch *scratch);
 
 /* The sampled keys of the unit's tokens (device/key_sample.h). */
 void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_build_operation *operation,

@@ -32,8 +32,7 @@ static void build(const struct cpu_device *device, const struct key_index_build_
         memcpy(key, rotated, dimension * sizeof *key);
     }
     level_set_center(layout, unit->block, scratch->keys);
-    for (size_t i = 0; i < KV_CHUNK_TOKENS; i++)
-        level_store(layout, unit->block, i, scratch->keys + i * dimension);
+    for (size_t i = 0; i < KV_CHUNK_TOKENS; i++) level_store(layout, unit->block, i, scratch->keys + i * dimension);
 }
 
 static size_t query_bytes(const struct key_index_layout *layout, size_t group) {
@@ -48,8 +47,7 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
     const bool apart = scores_by_head(operation);
     float rotated[LEVEL_DIMENSION_MAX], sum[LEVEL_DIMENSION_MAX] = {0};
     for (size_t head = 0; head < run->group; head++) {
-        rotate(run->device, cpu_halves(operation->weights), kv_head, dimension, q + head * dimension,
-               rotated);
+        rotate(run->device, cpu_halves(operation->weights), kv_head, dimension, q + head * dimension, rotated);
         if (apart) level_prepare(layout, rotated, (char *)prepared + head * bytes);
         for (size_t j = 0; !apart && j < dimension; j++) sum[j] += rotated[j];
     }
@@ -60,17 +58,16 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
     const struct select_run *run = range->run;
     const struct level_layout *layout = &run->operation->layout->level;
     (void)scratch;
-    run->device->kernels.level.score(
-        &(struct level_score_args){.layout = layout,
-                                   .blocks = range->blocks,
-                                   .token_begin = range->begin,
-                                   .token_end = range->end,
-                                   .queries = prepared_query(run, range->row, range->kv_head) +
-                                              range->head_first * level_query_bytes(layout),
-                                   .heads = scores_by_head(run->operation) ? range->head_count : 1,
-                                   .then = range->then,
-                                   .scores = scores,
-                                   .stride = range->stride});
+    run->device->kernels.level.score(&(struct level_score_args){
+        .layout = layout,
+        .blocks = range->blocks,
+        .token_begin = range->begin,
+        .token_end = range->end,
+        .queries = prepared_query(run, range->row, range->kv_head) + range->head_first * level_query_bytes(layout),
+        .heads = scores_by_head(run->operation) ? range->head_count : 1,
+        .then = range->then,
+        .scores = scores,
+        .stride = range->stride});
 }
 
 const struct cpu_scorer cpu_scorer_level = {

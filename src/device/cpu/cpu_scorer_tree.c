@@ -15,14 +15,11 @@ static void build(const struct cpu_device *device, const struct key_index_build_
                                                                     .block = unit->block});
 }
 
-static bool builds_above(const struct key_index_layout *layout) {
-    return tree_top(layout->tree.leaf) == TREE_RUN;
-}
+static bool builds_above(const struct key_index_layout *layout) { return tree_top(layout->tree.leaf) == TREE_RUN; }
 
 /* The run that a unit's chunk fills up. */
 static void build_above(const struct key_index_layout *layout, const struct build_unit *unit) {
-    if (unit->token_end < KV_CHUNK_TOKENS || unit->chunk_index % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1)
-        return;
+    if (unit->token_end < KV_CHUNK_TOKENS || unit->chunk_index % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
     ASSERT(unit->block_first + TREE_RUN_CHUNKS == unit->chunk_index + 1);
     tree_build_run(&layout->tree, unit->blocks);
 }
@@ -31,9 +28,7 @@ static size_t chunks_before(const struct key_index_layout *layout) {
     return builds_above(layout) ? TREE_RUN_CHUNKS - 1 : 0;
 }
 
-static const struct tree_layout *layout_of(const struct select_run *run) {
-    return &run->operation->layout->tree;
-}
+static const struct tree_layout *layout_of(const struct select_run *run) { return &run->operation->layout->tree; }
 
 /* The level whose nodes are scored.  Fractions of a softmax over the leaves do not bound each other, so they cannot
  * be searched. */
@@ -76,15 +71,14 @@ static size_t blocks_bytes(const struct select_run *run) {
  * less than a microsecond: a phase for it would be a barrier before any node is scored. */
 static const float *query_in(const struct select_run *run, size_t row, size_t kv_head, uint8_t **scratch) {
     float *query = (float *)(void *)*scratch;
-    tree_query(layout_of(run), head_query(run, &run->rows[row], kv_head), run->kv->k_dimension, run->group,
-               query);
+    tree_query(layout_of(run), head_query(run, &run->rows[row], kv_head), run->kv->k_dimension, run->group, query);
     *scratch += query_bytes(run);
     return query;
 }
 
 /* Blocks of the chunks of tokens [begin, end), by chunk, in the first bytes of scratch, which it advances. */
-static const void *const *find_blocks(const struct select_run *run, const struct select_item *item,
-                                      size_t kv_head, uint64_t begin, uint64_t end, uint8_t **scratch) {
+static const void *const *find_blocks(const struct select_run *run, const struct select_item *item, size_t kv_head,
+                                      uint64_t begin, uint64_t end, uint8_t **scratch) {
     const uint64_t first = begin / KV_CHUNK_TOKENS, chunk_end = (end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
     void **blocks = (void **)(void *)*scratch;
     cpu_find_chunks(item->view.pools, head_key_index(item, kv_head) + first, (size_t)(chunk_end - first),
@@ -93,8 +87,7 @@ static const void *const *find_blocks(const struct select_run *run, const struct
     return (const void *const *)blocks;
 }
 
-static void score_part(const struct select_run *run, size_t row, size_t kv_head, size_t part,
-                       uint8_t *scratch) {
+static void score_part(const struct select_run *run, size_t row, size_t kv_head, size_t part, uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
     enum tree_level level = start_of(run->operation);
     uint64_t begin, end, first;
@@ -115,18 +108,16 @@ static void score_part(const struct select_run *run, size_t row, size_t kv_head,
                                              .node_end = end,
                                              .query = query + head * tree_query_floats(layout_of(run), 1) / 2,
                                              .group = run->group / run->score_heads,
-                                             .scores = head_scores(run, row, kv_head) +
-                                                       head * run->score_stride + (first - begin),
+                                             .scores = head_scores(run, row, kv_head) + head * run->score_stride +
+                                                       (first - begin),
                                              .scratch = scratch});
 }
 
-static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices,
-                 uint8_t *scratch) {
+static bool find(const struct select_run *run, size_t row, size_t kv_head, uint32_t *indices, uint8_t *scratch) {
     const struct select_item *item = run->rows[row].item;
     if (!is_searched(run->operation)) return false;
     const float *query = query_in(run, row, kv_head, &scratch);
-    const void *const *blocks =
-        find_blocks(run, item, kv_head, item->candidate_begin, item->candidate_end, &scratch);
+    const void *const *blocks = find_blocks(run, item, kv_head, item->candidate_begin, item->candidate_end, &scratch);
     tree_search(&run->device->kernels.score, &run->device->kernels.top_k,
                 &(struct tree_search_args){
                     .layout = layout_of(run),

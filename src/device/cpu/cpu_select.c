@@ -44,8 +44,7 @@ static void prepare_unit(struct select_run *run, size_t unit, uint8_t *scratch) 
  * chunks did (0.4 ms of a step more for scores, 0.65 less for gather), of 2048 they did not (1.7 more, 0.75 less). */
 static bool asks_for_pages(const struct select_run *run, const struct select_item *item, size_t head) {
     uint64_t picks = select_item_picks(item, head) / run->operation->layout->unit_tokens;
-    return run->operation->attends_next &&
-           8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
+    return run->operation->attends_next && 8 * picks >= (item->candidate_end - item->candidate_begin) / KV_CHUNK_TOKENS;
 }
 
 /* Scores of a unit's parts, the best of which is the unit's; 1: the unit has one score. */
@@ -59,9 +58,7 @@ static size_t heads_at_once(const struct select_run *run) {
 }
 
 /* Rows of scores that a pass writes: one, or one of each head. */
-static size_t rows_at_once(const struct select_run *run) {
-    return run->scorer->scores_apart ? run->score_heads : 1;
-}
+static size_t rows_at_once(const struct select_run *run) { return run->scorer->scores_apart ? run->score_heads : 1; }
 
 /* Scores of parts of so many tokens, of all heads of a pass, stay in L1 or L2. */
 enum { PART_TOKENS = 4096 };
@@ -118,14 +115,12 @@ static void find_range(struct score_range *range, uint8_t *scratch) {
     range->begin -= range->chunk_first * KV_CHUNK_TOKENS;
     range->end -= range->chunk_first * KV_CHUNK_TOKENS;
     if (cpu_places(item->view.key_index) != NULL) {
-        cpu_find_chunks(item->view.pools, head_key_index(item, range->kv_head) + range->chunk_first, count,
-                        blocks);
+        cpu_find_chunks(item->view.pools, head_key_index(item, range->kv_head) + range->chunk_first, count, blocks);
         range->blocks = (const void *const *)blocks;
     }
     if (!asks_for_pages(run, item, range->kv_head)) return;
     cpu_find_chunks(item->view.pools,
-                    cpu_places(item->view.chunks) + range->kv_head * item->view.chunk_stride +
-                        range->chunk_first,
+                    cpu_places(item->view.chunks) + range->kv_head * item->view.chunk_stride + range->chunk_first,
                     count, then);
     range->then = (const void *const *)then;
 }
@@ -180,15 +175,14 @@ static void near_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     (void)scratch;
     run->near[unit] = 0;
     if (!cpu_head_is_scored(item, head)) return;
-    const size_t count =
-        (size_t)(item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens;
+    const size_t count = (size_t)(item->candidate_end - item->candidate_begin) / operation->layout->unit_tokens;
     const float *scores = head_scores(run, row, head);
     float greatest = -INFINITY;
     if (scores_by_head(operation)) combine_heads(run, row, head, count);
     for (size_t i = 0; i < count; i++)
         if (scores[i] > greatest) greatest = scores[i];
-    const float near_min = scores_by_head(operation) ? greatest * expf(-operation->alpha)
-                                                     : greatest - operation->alpha / operation->scale;
+    const float near_min =
+        scores_by_head(operation) ? greatest * expf(-operation->alpha) : greatest - operation->alpha / operation->scale;
     for (size_t i = 0; i < count; i++) run->near[unit] += !(scores[i] < near_min);
 }
 
@@ -230,8 +224,7 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     if (cpu_head_is_scored(item, unit % heads)) {
         const size_t picks = units_taken(run, unit / heads, (size_t)pick_count / page);
         size_t units = (size_t)(item->candidate_end - item->candidate_begin) / page;
-        if (scores_by_head(run->operation) && run->near == NULL)
-            combine_heads(run, unit / heads, unit % heads, units);
+        if (scores_by_head(run->operation) && run->near == NULL) combine_heads(run, unit / heads, unit % heads, units);
         const struct cpu_search *search = run->scorer->search;
         if (search == NULL || !search->find(run, unit / heads, unit % heads, list + count, scratch))
             run->device->kernels.top_k.select(
@@ -333,9 +326,9 @@ static size_t unit_scratch(const struct select_run *run) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
         size_t head = i % run->operation->kv_head_count;
         if (run->rows[i / run->operation->kv_head_count].score_count > 0)
-            bytes = max_size(bytes, kernels->top_k.scratch_bytes(
-                                        (item->candidate_end - item->candidate_begin) / layout->unit_tokens,
-                                        select_item_picks(item, head) / layout->unit_tokens));
+            bytes = max_size(
+                bytes, kernels->top_k.scratch_bytes((item->candidate_end - item->candidate_begin) / layout->unit_tokens,
+                                                    select_item_picks(item, head) / layout->unit_tokens));
     }
     return windows_bytes(run) + align_up(bytes, 64);
 }
@@ -403,10 +396,8 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
     choose_place_lists(operation);
     for (size_t first = 0; first < operation->item_count;) {
         struct select_row rows[ROWS_MAX];
-        struct select_run run = {.device = device,
-                                 .operation = operation,
-                                 .scorer = cpu_scorer_of(operation->layout),
-                                 .rows = rows};
+        struct select_run run = {
+            .device = device, .operation = operation, .scorer = cpu_scorer_of(operation->layout), .rows = rows};
         run.kv = operation->items[first].view.layout;
         run.group = operation->head_count / operation->kv_head_count;
         ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
@@ -416,8 +407,7 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
         run.units[PHASE_CHOOSE] = run.row_count * operation->kv_head_count;
         if (run.units[PHASE_SCORE] > 0 && run.scorer->prepare != NULL)
             run.units[PHASE_PREPARE] = run.units[PHASE_CHOOSE];
-        if (run.units[PHASE_SCORE] > 0 && operation->alpha > 0)
-            run.units[PHASE_NEAR] = run.units[PHASE_CHOOSE];
+        if (run.units[PHASE_SCORE] > 0 && operation->alpha > 0) run.units[PHASE_NEAR] = run.units[PHASE_CHOOSE];
         if (!plan_scratch(&run, device)) return;
         uint64_t began = clock_ns();
         cpu_run(device, is_short(&run), select_task, &run);

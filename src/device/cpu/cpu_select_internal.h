@@ -46,8 +46,7 @@ static inline const uint32_t *head_key_index(const struct select_item *item, siz
 }
 
 /* Of a KV head's first query head. */
-static inline const float *head_query(const struct select_run *run, const struct select_row *row,
-                                      size_t kv_head) {
+static inline const float *head_query(const struct select_run *run, const struct select_row *row, size_t kv_head) {
     const struct choose_operation *operation = run->operation;
     return cpu_floats(operation->q) + row->item->row * operation->q_stride +
            kv_head * run->group * run->kv->k_dimension;
@@ -58,8 +57,7 @@ static inline uint8_t *prepared_query(const struct select_run *run, size_t row, 
 }
 
 static inline float *head_scores(const struct select_run *run, size_t row, size_t kv_head) {
-    return run->scores +
-           (row * run->operation->kv_head_count + kv_head) * run->score_heads * run->score_stride;
+    return run->scores + (row * run->operation->kv_head_count + kv_head) * run->score_heads * run->score_stride;
 }
 
 /* Whether the query heads of a group are scored one by one. */

@@ -49,15 +49,13 @@ DEVICE uint32_t q4_level(uint32_t code, float low, float high) {
 }
 
 /* Eight elements of K and of V of a token, into halves, from a chunk in 4 bits (kernels/codec, q4_parts). */
-DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token_in_unit, uint32_t l,
-                    bool has_k, bool has_v, struct u32x4 *k, struct u32x4 *v) {
+DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token_in_unit, uint32_t l, bool has_k,
+                    bool has_v, struct u32x4 *k, struct u32x4 *v) {
     enum { V_GROUP = 32 };
     const char *chunk = at<char>(entry & ~(uint64_t)Q4_MARKS);
-    const uint32_t token = (uint32_t)(entry & (Q4_UNIT - 1)) * UNIT_TOKENS + token_in_unit,
-                   shift = token % 2 * 4;
+    const uint32_t token = (uint32_t)(entry & (Q4_UNIT - 1)) * UNIT_TOKENS + token_in_unit, shift = token % 2 * 4;
     const uint32_t groups = (shape.v_dimension + V_GROUP - 1) / V_GROUP, v_low = shape.k_dimension * 4,
-                   v_high = v_low + KV_CHUNK_TOKENS * groups * 2,
-                   k_codes = v_high + KV_CHUNK_TOKENS * groups * 2,
+                   v_high = v_low + KV_CHUNK_TOKENS * groups * 2, k_codes = v_high + KV_CHUNK_TOKENS * groups * 2,
                    v_codes = k_codes + KV_CHUNK_TOKENS / 2 * shape.k_dimension;
     uint32_t halves[4];
     if (has_k) {
@@ -99,14 +97,12 @@ struct decode_place {
 /* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
 template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
-                        const uint32_t row_of[row_split<LANES>::STEPS],
-                        const bool takes[row_split<LANES>::STEPS], uint32_t l,
-                        const float q[HEADS][row_split<LANES>::EACH * 8],
+                        const uint32_t row_of[row_split<LANES>::STEPS], const bool takes[row_split<LANES>::STEPS],
+                        uint32_t l, const float q[HEADS][row_split<LANES>::EACH * 8],
                         struct partial<HEADS, row_split<LANES>::EACH> *sum) {
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
     const struct kv_shape &shape = args.shape;
-    const bool k_q8 = FORM == CACHE_ANY && shape.k_type == KV_Q8,
-               v_q8 = FORM == CACHE_ANY && shape.v_type == KV_Q8;
+    const bool k_q8 = FORM == CACHE_ANY && shape.k_type == KV_Q8, v_q8 = FORM == CACHE_ANY && shape.v_type == KV_Q8;
     struct u32x4 k[STEPS][EACH], v[STEPS][EACH];
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -124,13 +120,11 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
                 continue;
             }
             if (has_k)
-                k[i][e] =
-                    eight_load(k_q8, block + token * shape.k_row_bytes,
-                               block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, piece);
+                k[i][e] = eight_load(k_q8, block + token * shape.k_row_bytes,
+                                     block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, piece);
             if (has_v)
-                v[i][e] =
-                    eight_load(v_q8, block + shape.v_offset + token * shape.v_row_bytes,
-                               block + shape.v_scales_offset + token * (shape.v_dimension / 32) * 2, piece);
+                v[i][e] = eight_load(v_q8, block + shape.v_offset + token * shape.v_row_bytes,
+                                     block + shape.v_scales_offset + token * (shape.v_dimension / 32) * 2, piece);
         }
     }
     float score[STEPS][HEADS];
@@ -176,10 +170,8 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
 
 /* The block's partials, as floats behind the table: [part][head] m, s, and [part][head][LANES * 8]. */
 template <int LANES, int HEADS>
-DEVICE void partials_store(const struct cuda_attention_args &args, float *shared,
-                           const struct decode_place &place,
-                           const struct partial<HEADS, row_split<LANES>::EACH> &sum, uint64_t row,
-                           uint32_t range) {
+DEVICE void partials_store(const struct cuda_attention_args &args, float *shared, const struct decode_place &place,
+                           const struct partial<HEADS, row_split<LANES>::EACH> &sum, uint64_t row, uint32_t range) {
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP };
     enum { PARTS = 128 / GROUP, WIDTH = LANES * 8 };
     float *numbers = shared, *outputs = shared + PARTS * HEADS * 2;
@@ -205,14 +197,13 @@ DEVICE void partials_store(const struct cuda_attention_args &args, float *shared
             s = multiply_add(weight[i], numbers[(i * HEADS + h) * 2 + 1], s);
         }
         const uint32_t head = place.kv_head * args.group + place.head_first + h;
-        float *to = at<float>(args.partials) +
-                    ((row * head_count + head) * ATTENTION_RANGES_MAX + range) * args.partial_stride;
+        float *to =
+            at<float>(args.partials) + ((row * head_count + head) * ATTENTION_RANGES_MAX + range) * args.partial_stride;
         if (thread_index() == 0) to[0] = m, to[1] = s;
         for (uint32_t d = thread_index(); d < args.shape.v_dimension; d += 128) {
             float o = 0;
             UNROLL
-            for (uint32_t i = 0; i < PARTS; i++)
-                o = multiply_add(weight[i], outputs[(i * HEADS + h) * WIDTH + d], o);
+            for (uint32_t i = 0; i < PARTS; i++) o = multiply_add(weight[i], outputs[(i * HEADS + h) * WIDTH + d], o);
             to[4 + d] = o;
         }
     }
@@ -230,8 +221,7 @@ template <bool LIST, int FORM>
 DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, const uint32_t *places,
                        const struct unit_list &list, uint32_t tile, uint32_t tile_end) {
     const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
-    const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK, first = tile / each,
-                   end = (tile_end - 1) / each + 1;
+    const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK, first = tile / each, end = (tile_end - 1) / each + 1;
     block_barrier();
     for (uint32_t n = first + thread_index(); n < end; n += 128) {
         if (LIST && list.addresses != 0) {
@@ -243,19 +233,18 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
                        chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
         const uint32_t q4_place = FORM == CACHE_Q4 && list.q4_places != 0 ? list.q4_places[chunk] : 0;
         if (q4_place != 0) {
-            table[n - first] =
-                (uint64_t)(uintptr_t)chunk_at(pools, q4_place) | Q4_UNIT | unit % KV_CHUNK_BLOCKS;
+            table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, q4_place) | Q4_UNIT | unit % KV_CHUNK_BLOCKS;
             continue;
         }
-        table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
-                           unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
+        table[n - first] =
+            (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) + unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
     }
     block_barrier();
 }
 
 template <int LANES, int HEADS, int FORM, bool LIST>
-DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits,
-                          uint64_t addresses, uint32_t list_stride) {
+DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits, uint64_t addresses,
+                          uint32_t list_stride) {
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
     enum { ROWS = 32 / GROUP, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
@@ -307,8 +296,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         UNROLL
         for (uint32_t d = 0; d < EACH * 8; d++) sum.o[h][d] = 0;
     }
-    const uint32_t begin = seen.first + range * seen.range_rows,
-                   end = smaller(begin + seen.range_rows, seen.end);
+    const uint32_t begin = seen.first + range * seen.range_rows, end = smaller(begin + seen.range_rows, seen.end);
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
     for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
         const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
@@ -326,8 +314,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
             rows_attend<LANES, HEADS, FORM, LIST>(args, table, tile / each, row_of, takes, place.l, q, &sum);
         }
     }
-    partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(),
-                                 range);
+    partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(), range);
 }
 
 /* blocks: of 128 threads on a multiprocessor. */

@@ -17,13 +17,13 @@
 template <int WIDTH> struct prefill_form {
     enum {
         IS_WIDE = WIDTH > 128,
-        ROW_TILES = IS_WIDE ? 1 : 2,               /* of a warp, of 16 queries each */
-        SHARERS = WIDTH > 256 ? WIDTH / 256 : 1,   /* warps of the same queries */
-        COLUMNS = WIDTH / SHARERS,                 /* of outputs, of a warp */
+        ROW_TILES = IS_WIDE ? 1 : 2,             /* of a warp, of 16 queries each */
+        SHARERS = WIDTH > 256 ? WIDTH / 256 : 1, /* warps of the same queries */
+        COLUMNS = WIDTH / SHARERS,               /* of outputs, of a warp */
         WARP_QUERIES = ROW_TILES * 16,
-        QUERIES = 4 / SHARERS * WARP_QUERIES,      /* prefill_queries */
-        KEYS = IS_WIDE ? 32 : ATTENTION_CHUNK,     /* of a tile */
-        TILE = KEYS * WIDTH * 2                    /* bytes */
+        QUERIES = 4 / SHARERS * WARP_QUERIES,  /* prefill_queries */
+        KEYS = IS_WIDE ? 32 : ATTENTION_CHUNK, /* of a tile */
+        TILE = KEYS * WIDTH * 2                /* bytes */
     };
 };
 
@@ -79,8 +79,7 @@ DEVICE void queries_store(const struct cuda_prefill_args &args, const struct que
         const uint32_t row = i / (WIDTH / 8), eighth = i % (WIDTH / 8);
         float v[8];
         const bool is_there = row < block.count && eighth * 8 < dimension;
-        const float *q =
-            at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_y() * dimension;
+        const float *q = at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_y() * dimension;
         UNROLL
         for (uint32_t k = 0; k < 8; k++) v[k] = is_there ? q[eighth * 8 + k] * factor : 0;
         tile.store(row, eighth,
@@ -100,13 +99,12 @@ DEVICE struct u32x4 halves_of_codes(struct u32x2 codes, uint32_t scale) {
 /* K or V of chunk `number` into a tile, by 128 threads, 16 bytes of a row at a time; zeros beyond the last row and the
  * last element, and of a chunk that nobody sees. */
 template <int WIDTH, bool ANY, typename TILE>
-DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_block &queries,
-                       uint32_t number, bool is_v, const TILE &tile) {
+DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_block &queries, uint32_t number,
+                       bool is_v, const TILE &tile) {
     const bool is_seen = number >= queries.chunk_first && number < queries.chunk_end;
     const char *chunk =
         chunk_at(at<struct cuda_pools>(args.pools), queries.places[is_seen ? number : queries.chunk_first]);
-    uint32_t row_count =
-        queries.position + queries.count - number * ATTENTION_CHUNK; /* that exist, or more */
+    uint32_t row_count = queries.position + queries.count - number * ATTENTION_CHUNK; /* that exist, or more */
     const struct kv_shape &shape = args.shape;
     const uint32_t dimension = is_v ? shape.v_dimension : shape.k_dimension;
     const uint32_t row_bytes = is_v ? shape.v_row_bytes : shape.k_row_bytes;
@@ -160,8 +158,7 @@ DEVICE void scores_mask(const struct cuda_prefill_args &args, uint32_t key_first
 template <uint32_t KEYS> DEVICE float weights_make(float (*score)[4], uint32_t h, float *m, float *s) {
     float largest = SCORE_NONE, sum = 0;
     UNROLL
-    for (uint32_t j = 0; j < KEYS; j++)
-        largest = larger(larger(largest, score[j][h * 2]), score[j][h * 2 + 1]);
+    for (uint32_t j = 0; j < KEYS; j++) largest = larger(larger(largest, score[j][h * 2]), score[j][h * 2 + 1]);
     largest = larger(largest, lane_xor(largest, 1));
     largest = larger(largest, lane_xor(largest, 2));
     largest = larger(largest, *m);
@@ -209,8 +206,8 @@ DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct que
 
 /* chunk_load for heads above 128: of half a chunk, keys [number * KEYS, ... + KEYS), that somebody sees. */
 template <int WIDTH, bool ANY>
-DEVICE void tile_load(const struct cuda_prefill_args &args, const struct query_block &queries,
-                      uint32_t number, bool is_v, char *tile) {
+DEVICE void tile_load(const struct cuda_prefill_args &args, const struct query_block &queries, uint32_t number,
+                      bool is_v, char *tile) {
     enum { KEYS = prefill_form<WIDTH>::KEYS };
     const uint32_t key = number * KEYS;
     const char *chunk = chunk_at(at<struct cuda_pools>(args.pools), queries.places[key / ATTENTION_CHUNK]);
@@ -268,8 +265,7 @@ DEVICE void scores_make(shared_address queries, shared_address keys, uint32_t la
         UNROLL
         for (uint32_t j = 0; j < 2; j++) {
             uint32_t b[4];
-            matrix_load4(
-                b, keys + wide_place<WIDTH>(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+            matrix_load4(b, keys + wide_place<WIDTH>(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
             UNROLL
             for (uint32_t i = 0; i < ROW_TILES; i++) {
                 matrix_multiply(score[i][2 * j], a[i], b[0], b[1]);
@@ -427,5 +423,5 @@ template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill
 #define PREFILL_KERNEL(width, types, any) \
     KERNEL(attention_prefill_##width##_##types, cuda_prefill_args, 128, 2) { prefill_run<width, any>(args); }
 #define PREFILL_KERNELS(types, any) \
-    PREFILL_KERNEL(64, types, any) PREFILL_KERNEL(128, types, any) PREFILL_KERNEL(256, types, any) \
-    PREFILL_KERNEL(512, types, any)
+    PREFILL_KERNEL(64, types, any)  \
+    PREFILL_KERNEL(128, types, any) PREFILL_KERNEL(256, types, any) PREFILL_KERNEL(512, types, any)

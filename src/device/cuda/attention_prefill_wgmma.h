@@ -22,8 +22,7 @@ enum {
     PREFILL_PANEL_BYTES = PREFILL_KEYS * 128 /* 64 columns of 128 queries, keys or values */
 };
 
-static_assert(PREFILL_FILLERS + PREFILL_MULTIPLIERS == PREFILL_WGMMA_THREADS,
-              "as it is launched");
+static_assert(PREFILL_FILLERS + PREFILL_MULTIPLIERS == PREFILL_WGMMA_THREADS, "as it is launched");
 
 /* Rows of a tile in panels of 64 columns, eighths swizzled. */
 struct panel_tile {
@@ -87,8 +86,7 @@ DEVICE void prefill_fill(const struct cuda_prefill_args &args, const struct quer
 /* A warp's 16 of the 64 queries, as wgmma has them. */
 template <int WIDTH> struct row_sums { float o[WIDTH / 2], m[2], s[2]; };
 
-template <int WIDTH>
-DEVICE void scores_begin(float (&score)[64], shared_address queries, shared_address keys) {
+template <int WIDTH> DEVICE void scores_begin(float (&score)[64], shared_address queries, shared_address keys) {
     wgmma_fence();
     UNROLL
     for (uint32_t step = 0; step < WIDTH / 16; step++) {
@@ -172,7 +170,7 @@ DEVICE void prefill_multiply(const struct cuda_prefill_args &args, const struct 
 }
 
 template <int WIDTH> DEVICE void prefill_wgmma_run(const struct cuda_prefill_args &args) {
-    const struct prefill_tiles<WIDTH> tiles = {shared_of(SHARED_ARRAY(char))};
+    const struct prefill_tiles<WIDTH> tiles = { shared_of(SHARED_ARRAY(char)) };
     dependents_start();
     dependency_wait();
     const struct query_block block = query_block_of<WIDTH>(args);

@@ -8,8 +8,8 @@
 #include "platform/memory.h"
 
 /* The driver's reason, with what was asked for. */
-static enum status refused(struct cuda_context *context, enum cu_result result, size_t size_bytes,
-                           const char *where, struct error *error) {
+static enum status refused(struct cuda_context *context, enum cu_result result, size_t size_bytes, const char *where,
+                           struct error *error) {
     char asked[32], what[240];
     snprintf(what, sizeof what, "%s of %s", where, bytes_text(size_bytes, asked, sizeof asked));
     return cuda_driver_error(context->driver, result, error, what);
@@ -23,8 +23,7 @@ static enum status refused_by_card(struct cuda_context *context, enum cu_result 
     if (cuda_memory_read(context, &free_bytes, &total_bytes, NULL) != STATUS_OK)
         return refused(context, result, size_bytes, "device memory", error);
     snprintf(where, sizeof where, "%s of %s are free, device memory",
-             bytes_text(free_bytes, available, sizeof available),
-             bytes_text(total_bytes, total, sizeof total));
+             bytes_text(free_bytes, available, sizeof available), bytes_text(total_bytes, total, sizeof total));
     return refused(context, result, size_bytes, where, error);
 }
 
@@ -63,12 +62,11 @@ enum status cuda_buffer_register(struct cuda_buffer *buffer, struct cuda_context
     return STATUS_OK;
 }
 
-static enum status create_of_driver(struct cuda_buffer *buffer, struct cuda_context *context,
-                                    size_t size_bytes, struct error *error) {
+static enum status create_of_driver(struct cuda_buffer *buffer, struct cuda_context *context, size_t size_bytes,
+                                    struct error *error) {
     const struct cuda_driver *driver = context->driver;
     void *memory = NULL;
-    enum cu_result result =
-        driver->cuMemHostAlloc(&memory, size_bytes, CU_HOST_PORTABLE | CU_HOST_DEVICE_MAPPED);
+    enum cu_result result = driver->cuMemHostAlloc(&memory, size_bytes, CU_HOST_PORTABLE | CU_HOST_DEVICE_MAPPED);
     uint64_t address = 0;
     if (result == CU_SUCCESS) {
         result = driver->cuMemHostGetDevicePointer(&address, memory, 0);
@@ -80,14 +78,13 @@ static enum status create_of_driver(struct cuda_buffer *buffer, struct cuda_cont
     return STATUS_OK;
 }
 
-enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_context *context,
-                                    size_t size_bytes, struct error *error) {
+enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_context *context, size_t size_bytes,
+                                    struct error *error) {
     *buffer = (struct cuda_buffer){.context = context};
     TRY(cuda_context_status(context, error));
     if (!context->properties.can_register_host) return create_of_driver(buffer, context, size_bytes, error);
     void *area = memory_area_create(size_bytes);
-    if (area == NULL)
-        return error_set_os(error, STATUS_MEMORY, errno, "cuda: %zu bytes of host memory", size_bytes);
+    if (area == NULL) return error_set_os(error, STATUS_MEMORY, errno, "cuda: %zu bytes of host memory", size_bytes);
     enum status status = cuda_buffer_register(buffer, context, area, size_bytes, error);
     if (status != STATUS_OK) {
         memory_area_destroy(area, size_bytes);
@@ -100,8 +97,7 @@ enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_cont
 void cuda_buffer_destroy(struct cuda_buffer *buffer) {
     if (buffer->size_bytes == 0) return;
     const struct cuda_driver *driver = buffer->context->driver;
-    if (!buffer->context
-             ->is_stuck) { /* else the card may still write into it: it stays until the process ends */
+    if (!buffer->context->is_stuck) { /* else the card may still write into it: it stays until the process ends */
         switch (buffer->kind) {
         case CUDA_BUFFER_DEVICE: (void)driver->cuMemFree(buffer->address); break;
         case CUDA_BUFFER_HOST: (void)driver->cuMemFreeHost(buffer->host); break;

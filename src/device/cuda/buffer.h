@@ -23,8 +23,8 @@ struct cuda_buffer {
 enum status cuda_buffer_create(struct cuda_buffer *buffer, struct cuda_context *context, size_t size_bytes,
                                struct error *error) STATUS_CHECKED;
 /* Zeros, in whole pages, of our own where the card can use such memory. */
-enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_context *context,
-                                    size_t size_bytes, struct error *error) STATUS_CHECKED;
+enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_context *context, size_t size_bytes,
+                                    struct error *error) STATUS_CHECKED;
 /* Memory that is there already, of whole pages, and stays until the buffer is destroyed.  STATUS_UNSUPPORTED: this card
  * cannot use it. */
 enum status cuda_buffer_register(struct cuda_buffer *buffer, struct cuda_context *context, void *memory,

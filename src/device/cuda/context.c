@@ -35,12 +35,12 @@ enum status cuda_memory_read(struct cuda_context *context, uint64_t *free_bytes,
 static enum status card_check(const struct cuda_properties *card, struct error *error) {
     if (card->capability < CUDA_CAPABILITY_MIN)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: device %d, %s, has compute capability %u.%u, expected %d.%d or newer",
-                         card->index, card->name, card->capability / 10, card->capability % 10,
-                         CUDA_CAPABILITY_MIN / 10, CUDA_CAPABILITY_MIN % 10);
+                         "cuda: device %d, %s, has compute capability %u.%u, expected %d.%d or newer", card->index,
+                         card->name, card->capability / 10, card->capability % 10, CUDA_CAPABILITY_MIN / 10,
+                         CUDA_CAPABILITY_MIN % 10);
     if (!card->has_unified_addresses)
-        return error_set(error, STATUS_UNSUPPORTED, "cuda: device %d, %s, has no unified addresses",
-                         card->index, card->name);
+        return error_set(error, STATUS_UNSUPPORTED, "cuda: device %d, %s, has no unified addresses", card->index,
+                         card->name);
     return STATUS_OK;
 }
 
@@ -61,8 +61,7 @@ static enum cu_result probe_wait(const struct cuda_context *context, struct cu_s
     const uint64_t begin_ns = clock_ns();
     for (int asked = 0;; asked++) {
         const enum cu_result result = context->driver->cuStreamQuery(stream);
-        if (result != CU_NOT_READY || (asked > ASKS_MIN && clock_ns() - begin_ns > PROBE_LIMIT_NS))
-            return result;
+        if (result != CU_NOT_READY || (asked > ASKS_MIN && clock_ns() - begin_ns > PROBE_LIMIT_NS)) return result;
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
 }
@@ -106,8 +105,7 @@ enum status cuda_context_open(struct cuda_context *context, const struct cuda_dr
     uint32_t count = 0;
     TRY(cuda_device_count(driver, &count, error));
     if (index >= count)
-        return error_set(error, STATUS_USAGE, "cuda: there is no device %u, expected one of %u", index,
-                         count);
+        return error_set(error, STATUS_USAGE, "cuda: there is no device %u, expected one of %u", index, count);
     TRY(cuda_properties_read(driver, index, &context->properties, error));
     TRY(card_check(&context->properties, error));
     enum cu_result result = driver->cuDeviceGet(&context->device, (int32_t)index);

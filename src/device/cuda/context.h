@@ -57,7 +57,5 @@ enum status cuda_memory_read(struct cuda_context *context, uint64_t *free_bytes,
 
 /* For the files of this folder.  Whether work may be put on it; whether the call succeeded, and if not, the context is
  * broken from now on. */
-static inline bool cuda_context_works(const struct cuda_context *context) {
-    return context->error.status == STATUS_OK;
-}
+static inline bool cuda_context_works(const struct cuda_context *context) { return context->error.status == STATUS_OK; }
 bool cuda_context_check(struct cuda_context *context, enum cu_result result, const char *what);

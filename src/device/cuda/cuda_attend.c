@@ -24,8 +24,8 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
         staging_send(stream, &staged);
         const struct cuda_update_places_args args = {
             .table = cuda_address(operation->table), .deltas = staged.card, .count = (uint32_t)part};
-        cuda_work_launch_kept(stream, "update_places",
-                              (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0}, &args);
+        cuda_work_launch_kept(stream, "update_places", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
+                              &args);
     }
     cuda_work_done(stream);
 }
@@ -42,20 +42,18 @@ void cuda_append(struct stream *stream, const struct append_operation *operation
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = cuda_run_end(items, operation->item_count, first);
         const size_t count = cuda_rows_of(items, first, end), row = items[first].row_first;
-        const struct cuda_append_args args = {
-            .rows = views.card_rows + done * sizeof(struct step_row),
-            .items = views.card_items,
-            .pools = views.card_pools + first * sizeof(struct cuda_pools),
-            .k = cuda_address(span_floats(operation->k, row * operation->k_stride)),
-            .v = cuda_address(span_floats(operation->v, row * operation->v_stride)),
-            .shape = cuda_shape_of(items[0].view.layout),
-            .row_count = (uint32_t)count,
-            .k_stride = (uint32_t)operation->k_stride,
-            .v_stride = (uint32_t)operation->v_stride};
+        const struct cuda_append_args args = {.rows = views.card_rows + done * sizeof(struct step_row),
+                                              .items = views.card_items,
+                                              .pools = views.card_pools + first * sizeof(struct cuda_pools),
+                                              .k = cuda_address(span_floats(operation->k, row * operation->k_stride)),
+                                              .v = cuda_address(span_floats(operation->v, row * operation->v_stride)),
+                                              .shape = cuda_shape_of(items[0].view.layout),
+                                              .row_count = (uint32_t)count,
+                                              .k_stride = (uint32_t)operation->k_stride,
+                                              .v_stride = (uint32_t)operation->v_stride};
         if (count > 0)
-            cuda_work_launch(
-                stream, "append",
-                (struct cuda_shape){args.row_count, (uint32_t)operation->kv_head_count, 1, 128, 0}, &args);
+            cuda_work_launch(stream, "append",
+                             (struct cuda_shape){args.row_count, (uint32_t)operation->kv_head_count, 1, 128, 0}, &args);
         done += count;
     }
     cuda_work_done(stream);
@@ -85,9 +83,8 @@ void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
                                                .split = heads->q->order == ROPE_SPLIT,
                                                .epsilon = heads->epsilon};
     cuda_work_launch(stream, "rope_append",
-                     (struct cuda_shape){args.row_count,
-                                         (uint32_t)(heads->q->head_count + append->kv_head_count), 1, 128,
-                                         sizeof(struct rope_append_shared)},
+                     (struct cuda_shape){args.row_count, (uint32_t)(heads->q->head_count + append->kv_head_count), 1,
+                                         128, sizeof(struct rope_append_shared)},
                      &args);
     cuda_work_done(stream);
 }
@@ -105,7 +102,7 @@ struct attend_run {
     const struct staged_views *views;
     struct kv_shape shape;
     struct attend_kernel kernel;
-    size_t rows_max; /* at once */
+    size_t rows_max;  /* at once */
     size_t row_bytes; /* of partials */
     uint64_t partials;
     uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
@@ -131,8 +128,7 @@ struct attend_kernel attend_kernel_of(const char *what, const char *types, const
     const uint32_t lanes = width_of(layout) / 8;
     struct attend_kernel kernel = {.lanes = lanes, .heads = group == 1 ? 1 : group <= 4 || lanes == 64 ? 4 : 8};
     kernel.passes = (group + kernel.heads - 1) / kernel.heads;
-    snprintf(kernel.name, sizeof kernel.name, "attention_%s_%u_%u_%s", what, kernel.lanes, kernel.heads,
-             types);
+    snprintf(kernel.name, sizeof kernel.name, "attention_%s_%u_%u_%s", what, kernel.lanes, kernel.heads, types);
     return kernel;
 }
 
@@ -142,13 +138,11 @@ struct cuda_shape attend_shape(const struct attend_kernel *kernel, uint32_t kv_h
 }
 
 size_t attend_partial_bytes(const struct kv_layout *layout, size_t head_count) {
-    return head_count * ATTENTION_RANGES_MAX * attention_partial_stride((uint32_t)layout->v_dimension) *
-           sizeof(float);
+    return head_count * ATTENTION_RANGES_MAX * attention_partial_stride((uint32_t)layout->v_dimension) * sizeof(float);
 }
 
 static size_t input_bytes_of(const struct attend_operation *operation) {
-    return input_row_bytes(
-        (uint32_t)(operation->head_count * operation->items[0].view.layout->v_dimension));
+    return input_row_bytes((uint32_t)(operation->head_count * operation->items[0].view.layout->v_dimension));
 }
 
 static void attend_init(struct attend_run *run, bool makes_inputs) {
@@ -177,8 +171,7 @@ static void attend_init(struct attend_run *run, bool makes_inputs) {
 }
 
 /* Rows [staged, staged + count) of the views, which are rows `row`... of q and out, in the pools of an item. */
-static void rows_attend(const struct attend_run *run, size_t item, size_t staged, size_t row,
-                        size_t count) {
+static void rows_attend(const struct attend_run *run, size_t item, size_t staged, size_t row, size_t count) {
     const struct attend_operation *operation = run->operation;
     const uint32_t heads = (uint32_t)operation->head_count, rows = (uint32_t)count;
     struct cuda_attention_args attend = {
@@ -229,8 +222,7 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
     for (size_t i = first; i < end; i++) rows = max_size(rows, operation->items[i].row_count);
     const struct cuda_prefill_args args = {.step = run->views->card_head,
                                            .items = run->views->card_items + first * sizeof(struct step_item),
-                                           .pools = run->views->card_pools +
-                                                    first * sizeof(struct cuda_pools),
+                                           .pools = run->views->card_pools + first * sizeof(struct cuda_pools),
                                            .q = cuda_address(operation->q),
                                            .y = cuda_address(operation->out),
                                            .sinks = cuda_address(operation->sinks),
@@ -238,8 +230,7 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
                                            .item_count = (uint32_t)(end - first),
                                            .q_stride = (uint32_t)operation->q_stride,
                                            .y_stride = (uint32_t)operation->out_stride,
-                                           .group =
-                                               (uint32_t)(operation->head_count / operation->kv_head_count),
+                                           .group = (uint32_t)(operation->head_count / operation->kv_head_count),
                                            .window = (uint32_t)min_size(operation->window, UINT32_MAX),
                                            .scale = operation->scale,
                                            .softcap = operation->softcap};

@@ -100,8 +100,7 @@ void cuda_captured_beside(struct stream *stream, const struct beside_operation *
         *needed = memory->fork;
     } else {
         ASSERT(needed->count + memory->beside.count <= CUDA_NEEDED_MAX);
-        for (size_t i = 0; i < memory->beside.count; i++)
-            needed->nodes[needed->count++] = memory->beside.nodes[i];
+        for (size_t i = 0; i < memory->beside.count; i++) needed->nodes[needed->count++] = memory->beside.nodes[i];
     }
     memory->is_beside = operation->mark == BESIDE_BEGIN;
 }

@@ -144,26 +144,24 @@ static enum status device_init(struct cuda_device *device, const struct cuda_dev
     TRY(cuda_modules_open(&device->modules, &device->context, cuda_images, cuda_image_count, error));
     TRY(pool_create(&device->pool, options->thread_count, error));
     /* Loaded before memory runs out: a change of a page table is never dropped. */
-    if (cuda_device_kernel(device, "update_places", 0) == NULL)
-        return cuda_context_status(&device->context, error);
+    if (cuda_device_kernel(device, "update_places", 0) == NULL) return cuda_context_status(&device->context, error);
     return cuda_work_create(device, &device->loading, LOADING_SEGMENT_BYTES, false, error);
 }
 
-enum status device_cuda_create(struct device **result, const struct cuda_device_options *options,
-                               struct error *error) {
+enum status device_cuda_create(struct device **result, const struct cuda_device_options *options, struct error *error) {
     static uint64_t count; /* of devices that were made */
     struct cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
-    device->device = (struct device){.operations = &CUDA_OPERATIONS,
-                                     .name = "cuda",
-                                     .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT |
-                                                    1U << KEY_INDEX_TREE,
-                                     .scores_leaves = true,
-                                     .chooses_by = cuda_chooses_by,
-                                     .head_max = CUDA_HEAD_MAX,
-                                     .rows_few = CUDA_MATVEC_ROWS,
-                                     .range_form = &cuda_range_form,
-                                     .lacks_tokens = true};
+    device->device =
+        (struct device){.operations = &CUDA_OPERATIONS,
+                        .name = "cuda",
+                        .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT | 1U << KEY_INDEX_TREE,
+                        .scores_leaves = true,
+                        .chooses_by = cuda_chooses_by,
+                        .head_max = CUDA_HEAD_MAX,
+                        .rows_few = CUDA_MATVEC_ROWS,
+                        .range_form = &cuda_range_form,
+                        .lacks_tokens = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     const enum status status = device_init(device, options, error);
     if (status != STATUS_OK) {

@@ -96,21 +96,17 @@ struct error *cuda_device_error(struct cuda_device *device);
 void cuda_work_lacks(struct stream *stream);
 
 /* NULL: there is none, and the device is broken. */
-const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
-                                             size_t shared_bytes);
+const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name, size_t shared_bytes);
 /* "matvec_q4_k_8": of a type's kernel; suffix 0: none. */
-void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type,
-                      unsigned suffix);
+void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type, unsigned suffix);
 
 struct cuda_shape {
     uint32_t x, y, z, threads;
     size_t shared_bytes;
 };
-void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
-                      const void *arguments);
+void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape, const void *arguments);
 /* The same, though the stream lacks memory. */
-void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape,
-                           const void *arguments);
+void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape, const void *arguments);
 /* The caller's overlapped work, behind an operation that has been put on the stream. */
 void cuda_work_done(struct stream *stream);
 
@@ -132,8 +128,8 @@ static inline uint64_t cuda_address(struct span span) {
 }
 
 /* has_card: its ring is in the card's memory, too, for operations that stage arrays. */
-enum status cuda_work_create(struct cuda_device *device, struct stream **stream, size_t segment_bytes,
-                             bool has_card, struct error *error) STATUS_CHECKED;
+enum status cuda_work_create(struct cuda_device *device, struct stream **stream, size_t segment_bytes, bool has_card,
+                             struct error *error) STATUS_CHECKED;
 void cuda_work_destroy(struct stream *stream);
 enum status cuda_work_synchronize(struct stream *stream, struct error *error) STATUS_CHECKED;
 void cuda_work_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes);
@@ -146,14 +142,13 @@ struct weight_planes cuda_planes(const struct weight *weight);
 struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first); /* or a copy of it */
 struct weight_planes cuda_planes_behind(const struct weight *weight, size_t row); /* from a row on */
 size_t cuda_planes_bytes(const struct weight *weight);
-enum status cuda_weight_load(struct device *device, struct weight *weight, struct error *error)
-    STATUS_CHECKED;
+enum status cuda_weight_load(struct device *device, struct weight *weight, struct error *error) STATUS_CHECKED;
 void cuda_weight_release(struct device *device, struct weight *weight);
 
 /* ---- cuda_memory.c ---- */
 
-enum status cuda_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
-                          struct buffer *buffer, struct error *error) STATUS_CHECKED;
+enum status cuda_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, struct buffer *buffer,
+                          struct error *error) STATUS_CHECKED;
 void cuda_release(struct device *device, struct buffer *buffer);
 uint64_t cuda_memory_free(struct device *device);
 

@@ -31,8 +31,7 @@ void cuda_route(struct stream *stream, const struct route_operation *operation) 
                                          .scale = operation->scale};
     cuda_work_launch(
         stream, "route",
-        (struct cuda_shape){(uint32_t)operation->row_count, 1, 1, 32, route_shared_bytes(args.expert_count)},
-        &args);
+        (struct cuda_shape){(uint32_t)operation->row_count, 1, 1, 32, route_shared_bytes(args.expert_count)}, &args);
     cuda_work_done(stream);
 }
 
@@ -83,8 +82,7 @@ static void order(const struct experts_run *run) {
                                                  .expert_count = (uint32_t)run->operation->expert_count,
                                                  .tile_count = run->tile_count};
     cuda_work_launch(run->stream, "experts_order",
-                     (struct cuda_shape){args.expert_count, 1, 1, 256, experts_order_shared(args.expert_count)},
-                     &args);
+                     (struct cuda_shape){args.expert_count, 1, 1, 256, experts_order_shared(args.expert_count)}, &args);
 }
 
 static void matvec(const struct experts_run *run, enum tensor_type type, const struct matvec_part *parts,
@@ -95,18 +93,16 @@ static void matvec(const struct experts_run *run, enum tensor_type type, const s
         .matvec = {.input = plain ? inputs->floats : inputs->bytes,
                    .columns = inputs->columns,
                    .input_count = 1,
-                   .input_stride = plain ? (uint32_t)run->operation->x_stride * 4
-                                         : input_row_bytes(inputs->columns)},
+                   .input_stride = plain ? (uint32_t)run->operation->x_stride * 4 : input_row_bytes(inputs->columns)},
         .picks = cuda_address(run->operation->picks),
         .used = run->used,
         .expert_rows = rows};
     for (size_t i = 0; i < part_count; i++) args.matvec.part[i] = parts[i];
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matvec_experts", type, 0);
-    cuda_work_launch(run->stream, name,
-                     (struct cuda_shape){product_blocks(inputs, parts, part_count), run->pick_count, 1,
-                                         MATVEC_THREADS, 0},
-                     &args);
+    cuda_work_launch(
+        run->stream, name,
+        (struct cuda_shape){product_blocks(inputs, parts, part_count), run->pick_count, 1, MATVEC_THREADS, 0}, &args);
 }
 
 static void matmul(const struct experts_run *run, enum tensor_type type, const struct matvec_part *parts,
@@ -153,8 +149,7 @@ static void multiply(const struct experts_run *run) {
         const size_t rows = expert_rows(run, i);
         struct matvec_part parts[EXPERT_GROUP_MAX];
         for (count = 0; i + count < operation->weight_count &&
-                        cuda_weight_type(operation->weights[i + count]) == type &&
-                        expert_rows(run, i + count) == rows;
+                        cuda_weight_type(operation->weights[i + count]) == type && expert_rows(run, i + count) == rows;
              count++)
             parts[count] = part_of(run, i + count, 0, rows);
         (run->many ? matmul : matvec)(run, type, parts, count, (uint32_t)rows);
@@ -177,9 +172,9 @@ static void mix(const struct experts_run *run) {
         part.y = run->mixed;
         part.y_stride = part.rows;
         (run->many ? matmul : matvec)(run, type, &part, 1, (uint32_t)rows);
-        cuda_work_launch(
-            run->stream, "experts_mix",
-            (struct cuda_shape){(uint32_t)operation->row_count, (part.rows + 1023) / 1024, 1, 256, 0}, &args);
+        cuda_work_launch(run->stream, "experts_mix",
+                         (struct cuda_shape){(uint32_t)operation->row_count, (part.rows + 1023) / 1024, 1, 256, 0},
+                         &args);
     }
 }
 

@@ -68,8 +68,7 @@ static bool writes(const struct operation *operation, struct span span) {
     case OPERATION_DELTA: return same(operation->as.delta.y, span);
     case OPERATION_GATHER: return same(operation->as.gather.y, span);
     case OPERATION_KEEP_ROWS: return operation->as.keep_rows.restores && same(operation->as.keep_rows.x, span);
-    case OPERATION_ROUTE:
-        return same(operation->as.route.picks, span) || same(operation->as.route.weights, span);
+    case OPERATION_ROUTE: return same(operation->as.route.picks, span) || same(operation->as.route.weights, span);
     case OPERATION_MATMUL_EXPERTS:
         for (size_t i = 0; i < operation->as.matmul_experts.weight_count; i++)
             if (same(operation->as.matmul_experts.y[i], span)) return true;
@@ -105,8 +104,8 @@ static bool takes_norm(const struct operation *matmul, const struct norm_operati
     const struct matmul_operation *products = &matmul->as.matmul;
     return same(products->x, norm->y) && products->row_count == norm->row_count &&
            products->row_count <= CUDA_MATVEC_ROWS && products->x_stride == norm->y_stride &&
-           norm->segment_size == products->weights[0]->matrix.columns &&
-           norm->segment_size % QUANTIZED_BLOCK == 0 && product_is_quantized(products);
+           norm->segment_size == products->weights[0]->matrix.columns && norm->segment_size % QUANTIZED_BLOCK == 0 &&
+           product_is_quantized(products);
 }
 
 static struct cuda_decode_matvec_args decode_args(const struct product *p, const struct norm_operation *norm,
@@ -184,10 +183,9 @@ static size_t feed_forward(struct stream *stream, const struct operation *first)
     const struct matmul_operation *gates = &gate->as.matmul, *downs = &down->as.matmul;
     const struct activation_operation *silu = &product->as.activation;
     const size_t width = gates->weights[0]->matrix.rows;
-    if (silu->kind != ACTIVATION_SILU_MULTIPLY || !same(silu->gate, gates->y[0]) ||
-        !same(silu->up, gates->y[1]) || silu->count != width || !same(downs->x, silu->y) ||
-        downs->row_count != 1 || downs->weights[0]->matrix.columns != width || !product_is_quantized(downs) ||
-        !is_in_place(downs))
+    if (silu->kind != ACTIVATION_SILU_MULTIPLY || !same(silu->gate, gates->y[0]) || !same(silu->up, gates->y[1]) ||
+        silu->count != width || !same(downs->x, silu->y) || downs->row_count != 1 ||
+        downs->weights[0]->matrix.columns != width || !product_is_quantized(downs) || !is_in_place(downs))
         return 0;
     const struct span left_out[] = {first->as.norm.y, gates->y[0], gates->y[1], silu->y};
     for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++)
@@ -198,15 +196,14 @@ static size_t feed_forward(struct stream *stream, const struct operation *first)
     const uint64_t inputs = cuda_scratch(stream, input_row_bytes((uint32_t)width));
     product_init(&p, stream, gates);
     if (inputs == 0) return 4;
-    struct cuda_decode_matvec_args args =
-        decode_args(&p, &first->as.norm, parts, product_parts(&p, type, parts));
+    struct cuda_decode_matvec_args args = decode_args(&p, &first->as.norm, parts, product_parts(&p, type, parts));
     args.input_out = inputs;
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "decode_gate", type, 0);
-    cuda_work_launch(stream, name,
-                     (struct cuda_shape){product_blocks(&p, parts, 1), 1, 1, MATVEC_THREADS,
-                                         decode_matvec_shared(p.columns)},
-                     &args);
+    cuda_work_launch(
+        stream, name,
+        (struct cuda_shape){product_blocks(&p, parts, 1), 1, 1, MATVEC_THREADS, decode_matvec_shared(p.columns)},
+        &args);
     products_of(stream, downs, inputs);
     return 4;
 }
@@ -253,17 +250,16 @@ static size_t heads_append(struct stream *stream, const struct operation *first)
     const struct kv_layout *layout = append->items[0].view.layout;
     const bool fits = same(k_rope->x, append->k) && k_rope->head_count == append->kv_head_count &&
                       k_rope->x_stride == append->k_stride && k_rope->head_stride == layout->k_dimension &&
-                      q_rope->head_stride == layout->k_dimension &&
-                      same(k_rope->cosine_sine, q_rope->cosine_sine) && k_rope->order == q_rope->order &&
-                      k_rope->pair_count == q_rope->pair_count && k_rope->row_count == q_rope->row_count &&
-                      k_rope->row_count == append->item_count && layout->k_dimension <= CUDA_HEAD_MAX;
+                      q_rope->head_stride == layout->k_dimension && same(k_rope->cosine_sine, q_rope->cosine_sine) &&
+                      k_rope->order == q_rope->order && k_rope->pair_count == q_rope->pair_count &&
+                      k_rope->row_count == q_rope->row_count && k_rope->row_count == append->item_count &&
+                      layout->k_dimension <= CUDA_HEAD_MAX;
     const bool norms_fit =
         (k_norm == NULL) == (q_norm == NULL) &&
         (k_norm == NULL ||
-         (same(k_norm->x, append->k) && same(q_norm->x, q_rope->x) &&
-          k_norm->segment_count == k_rope->head_count && q_norm->segment_count == q_rope->head_count &&
-          k_norm->segment_size == layout->k_dimension && q_norm->segment_size == layout->k_dimension &&
-          k_norm->epsilon == q_norm->epsilon));
+         (same(k_norm->x, append->k) && same(q_norm->x, q_rope->x) && k_norm->segment_count == k_rope->head_count &&
+          q_norm->segment_count == q_rope->head_count && k_norm->segment_size == layout->k_dimension &&
+          q_norm->segment_size == layout->k_dimension && k_norm->epsilon == q_norm->epsilon));
     if (!fits || !norms_fit || is_read_behind(q, append->k)) return 0;
     const struct span none = {.buffer = NULL};
     cuda_rope_append(stream, &(struct rope_append){.q = q_rope,
@@ -292,15 +288,14 @@ static size_t attend_output(struct stream *stream, const struct operation *first
         (is_listed ? rows->out_stride : attend->out_stride) != width || !product_is_quantized(output) ||
         !is_in_place(output) || is_read_behind(first->next, out) || (!is_listed && attend->ranges != NULL))
         return 0;
-    const uint64_t inputs =
-        is_listed ? cuda_attend_rows_inputs(stream, rows) : cuda_attend_inputs(stream, attend);
+    const uint64_t inputs = is_listed ? cuda_attend_rows_inputs(stream, rows) : cuda_attend_inputs(stream, attend);
     if (inputs != 0) products_of(stream, output, inputs);
     return 2;
 }
 
 size_t cuda_fused_launch(struct stream *stream, const struct operation *first) {
-    size_t (*const all[])(struct stream *, const struct operation *) = {feed_forward, norm_products,
-                                                                        heads_append, attend_output};
+    size_t (*const all[])(struct stream *, const struct operation *) = {feed_forward, norm_products, heads_append,
+                                                                        attend_output};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const size_t count = all[i](stream, first);
         if (count > 0) return count;

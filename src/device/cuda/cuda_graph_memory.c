@@ -8,8 +8,8 @@ enum { AREA_BYTES = 256 << 10, AREA_DOUBLINGS = 6, AREA_ALIGN = 64 };
 static struct graph_area *area_add(struct graph_memory *memory, size_t size_bytes) {
     struct graph_area *area = &memory->areas[memory->area_count];
     if (memory->area_count == GRAPH_AREAS_MAX) {
-        memory->status = error_set(&memory->error, STATUS_MEMORY,
-                                   "cuda: a graph of more than %d areas of items", GRAPH_AREAS_MAX);
+        memory->status =
+            error_set(&memory->error, STATUS_MEMORY, "cuda: a graph of more than %d areas of items", GRAPH_AREAS_MAX);
         return NULL;
     }
     memory->area_count++;
@@ -23,8 +23,7 @@ bool graph_memory_stage(struct graph_memory *memory, size_t size_bytes, struct s
     const size_t bytes = align_up(max_size(size_bytes, 1), AREA_ALIGN);
     struct graph_area *area = memory->area_count > 0 ? &memory->areas[memory->area_count - 1] : NULL;
     if (area == NULL || area->used + bytes > area->host.size_bytes)
-        area = area_add(memory,
-                        max_size(bytes, (size_t)AREA_BYTES << min_size(memory->area_count, AREA_DOUBLINGS)));
+        area = area_add(memory, max_size(bytes, (size_t)AREA_BYTES << min_size(memory->area_count, AREA_DOUBLINGS)));
     if (area == NULL) return false;
     *staged = (struct staged){.host = (uint8_t *)area->host.host + area->used,
                               .pinned = area->host.address + area->used,
@@ -41,8 +40,7 @@ uint64_t graph_memory_scratch(struct graph_memory *memory, size_t size_bytes) {
         if (scratch->list[i].size_bytes >= size_bytes) return scratch->list[i].address;
     ASSERT(scratch->count < GRAPH_SCRATCH_MAX); /* each is more than twice the one before */
     struct cuda_buffer *own = &scratch->list[scratch->count];
-    memory->status =
-        cuda_buffer_create(own, memory->context, 2 * max_size(size_bytes, AREA_BYTES), &memory->error);
+    memory->status = cuda_buffer_create(own, memory->context, 2 * max_size(size_bytes, AREA_BYTES), &memory->error);
     if (memory->status != STATUS_OK) return 0;
     scratch->count++;
     return own->address;

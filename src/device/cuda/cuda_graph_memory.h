@@ -22,7 +22,7 @@ struct graph_memory {
     } scratch[2];
     bool is_beside;
     struct cuda_needed fork, beside; /* what nodes beside others come after; the last of them */
-    enum status status; /* the first failure, which is none of the device */
+    enum status status;              /* the first failure, which is none of the device */
     struct error error;
 };
 

@@ -27,10 +27,8 @@ static struct page_layout pages_of(const struct key_index_layout *layout) {
     const struct abstract_layout *pages = &layout->abstract;
     const struct tree_layout *tree = &layout->tree;
     if (layout->kind == KEY_INDEX_TREE)
-        return (struct page_layout){tree->dimension, (size_t)tree_tokens(tree->leaf),
-                                    tree->offset[tree->leaf], true};
-    return (struct page_layout){pages->dimension, pages->page_tokens, pages->offset[ABSTRACT_MEAN_DEVIATION],
-                                false};
+        return (struct page_layout){tree->dimension, (size_t)tree_tokens(tree->leaf), tree->offset[tree->leaf], true};
+    return (struct page_layout){pages->dimension, pages->page_tokens, pages->offset[ABSTRACT_MEAN_DEVIATION], false};
 }
 
 static bool is_spread(const struct key_index_layout *layout) {
@@ -78,8 +76,8 @@ static void level_build(const struct building *b) {
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_build_%zu", level->planes);
     cuda_work_launch(b->stream, name,
-                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
-                                         b->item_count, 256, level_build_shared((uint32_t)level->dimension)},
+                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count, b->item_count, 256,
+                                         level_build_shared((uint32_t)level->dimension)},
                      &args);
 }
 
@@ -93,10 +91,9 @@ static void spread_build(const struct building *b) {
                                                 .item_count = b->item_count,
                                                 .page_tokens = (uint32_t)pages.tokens,
                                                 .offset = (uint32_t)pages.offset};
-    cuda_work_launch(b->stream, "spread_build",
-                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
-                                         b->item_count, 256, 0},
-                     &args);
+    cuda_work_launch(
+        b->stream, "spread_build",
+        (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count, b->item_count, 256, 0}, &args);
 }
 
 static void tree_build_boxes(const struct building *b) {
@@ -110,10 +107,9 @@ static void tree_build_boxes(const struct building *b) {
                                         .leaf = tree->leaf,
                                         .has_runs = tree_top(tree->leaf) == TREE_RUN};
     for (size_t level = 0; level < TREE_LEVELS; level++) args.offset[level] = (uint32_t)tree->offset[level];
-    cuda_work_launch(b->stream, "tree_build",
-                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
-                                         b->item_count, 128, 0},
-                     &args);
+    cuda_work_launch(
+        b->stream, "tree_build",
+        (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count, b->item_count, 128, 0}, &args);
 }
 
 /* Pieces of so many tokens that an item's rows are in. */
@@ -137,15 +133,14 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
     if (!cuda_views_stage(stream, &views, items, operation->item_count, NULL, operation->step)) return;
     for (size_t first = 0, end; first < operation->item_count; first = end) {
-        struct building building = {
-            .operation = operation,
-            .stream = stream,
-            .step = views.card_head,
-            .items = views.card_items + first * sizeof(struct step_item),
-            .pools = views.card_pools + first * sizeof(struct cuda_pools),
-            .rows = stream->made != NULL ? views.card_rows + first * sizeof(struct step_row) : 0};
-        for (end = first; end < operation->item_count && items[end].view.pools == items[first].view.pools;
-             end++)
+        struct building building = {.operation = operation,
+                                    .stream = stream,
+                                    .step = views.card_head,
+                                    .items = views.card_items + first * sizeof(struct step_item),
+                                    .pools = views.card_pools + first * sizeof(struct cuda_pools),
+                                    .rows =
+                                        stream->made != NULL ? views.card_rows + first * sizeof(struct step_row) : 0};
+        for (end = first; end < operation->item_count && items[end].view.pools == items[first].view.pools; end++)
             building.pieces = max_size(building.pieces, pieces_touched(&items[end], tokens));
         building.item_count = (uint32_t)(end - first);
         build(&building);
@@ -158,8 +153,7 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
 static void level_score(const struct cuda_scoring *s, size_t first, uint32_t rows) {
     const struct choose_operation *operation = s->operation;
     const struct level_layout *level = &operation->layout->level;
-    const uint32_t dimension = (uint32_t)level->dimension,
-                   query_bytes = (uint32_t)cuda_query_bytes(operation->layout);
+    const uint32_t dimension = (uint32_t)level->dimension, query_bytes = (uint32_t)cuda_query_bytes(operation->layout);
     const struct cuda_level_query_args query = {
         .q = cuda_address(span_floats(operation->q, operation->items[first].row * operation->q_stride)),
         .rotation = cuda_address(operation->weights),
@@ -171,12 +165,11 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
         .group = s->group,
         .query_bytes = query_bytes,
         .planes = (uint32_t)level->planes};
-    cuda_work_launch(s->stream, "level_query",
-                     (struct cuda_shape){s->heads, rows, 1, 128, dimension * sizeof(float)}, &query);
+    cuda_work_launch(s->stream, "level_query", (struct cuda_shape){s->heads, rows, 1, 128, dimension * sizeof(float)},
+                     &query);
     const struct cuda_level_score_args score = {.rows = s->views.card_rows + first * sizeof(struct step_row),
                                                 .items = s->views.card_items,
-                                                .pools =
-                                                    s->views.card_pools + first * sizeof(struct cuda_pools),
+                                                .pools = s->views.card_pools + first * sizeof(struct cuda_pools),
                                                 .queries = s->queries,
                                                 .scores = s->scores,
                                                 .lists = s->lists,
@@ -190,14 +183,14 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
                                                 .center_offset = (uint32_t)level->center_offset,
                                                 .unit_stride = s->unit_stride,
                                                 .scale = operation->scale,
-        .unit_tokens = (uint32_t)operation->layout->unit_tokens};
+                                                .unit_tokens = (uint32_t)operation->layout->unit_tokens};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
     const uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
-    cuda_work_launch(s->stream, name,
-                     (struct cuda_shape){(chunks + 7) / 8, s->kv_heads, rows, 256,
-                                         (size_t)(s->group + 3) / 4 * 4 * query_bytes},
-                     &score);
+    cuda_work_launch(
+        s->stream, name,
+        (struct cuda_shape){(chunks + 7) / 8, s->kv_heads, rows, 256, (size_t)(s->group + 3) / 4 * 4 * query_bytes},
+        &score);
 }
 
 static enum spread_aggregate spread_aggregate_of(enum score_aggregate aggregate) {
@@ -236,9 +229,8 @@ static void spread_score(const struct cuda_scoring *s, size_t first, uint32_t ro
         .is_box = pages.is_box};
     const uint32_t unit_pages = score.unit_tokens / score.page_tokens;
     cuda_work_launch(s->stream, "spread_score",
-                     (struct cuda_shape){(s->unit_stride * unit_pages + SPREAD_PAGES - 1) / SPREAD_PAGES,
-                                         s->kv_heads, rows, 256,
-                                         spread_score_shared(s->group, score.dimension)},
+                     (struct cuda_shape){(s->unit_stride * unit_pages + SPREAD_PAGES - 1) / SPREAD_PAGES, s->kv_heads,
+                                         rows, 256, spread_score_shared(s->group, score.dimension)},
                      &score);
 }
 

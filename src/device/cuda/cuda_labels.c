@@ -25,12 +25,11 @@ static void labels_fill(const struct compare_labels_operation *operation, const 
     memcpy(host + places->importance, operation->importance, operation->head_count * sizeof(float));
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct label_item *item = &operation->items[i];
-        items[i] =
-            (struct cuda_label){.q = cuda_address(span_floats(operation->q, item->row * operation->q_stride)),
-                                .label = cuda_address(item->label),
-                                .kept = cuda_address(item->kept),
-                                .position = item->position,
-                                .row = item->row};
+        items[i] = (struct cuda_label){.q = cuda_address(span_floats(operation->q, item->row * operation->q_stride)),
+                                       .label = cuda_address(item->label),
+                                       .kept = cuda_address(item->kept),
+                                       .position = item->position,
+                                       .row = item->row};
     }
 }
 
@@ -55,9 +54,9 @@ void cuda_compare_labels(struct stream *stream, const struct compare_labels_oper
                                           .dimension = (uint32_t)operation->k_dimension,
                                           .by_minimum = operation->aggregate == LABEL_MINIMUM,
                                           .only_says = operation->only_says};
-    cuda_work_launch(stream, "labels_compare",
-                     (struct cuda_shape){args.kv_head_count, (uint32_t)operation->item_count, 1, 128,
-                                         sizeof(struct labels_shared)},
-                     &args);
+    cuda_work_launch(
+        stream, "labels_compare",
+        (struct cuda_shape){args.kv_head_count, (uint32_t)operation->item_count, 1, 128, sizeof(struct labels_shared)},
+        &args);
     cuda_work_done(stream);
 }

@@ -9,15 +9,14 @@ enum { PAGE_BYTES = 4096 };
 static enum status area_create(struct cuda_device *device, enum memory_kind kind, size_t size_bytes,
                                struct cuda_buffer *buffer, struct error *error) {
     if (kind == MEMORY_SHARED)
-        return cuda_buffer_create_host(buffer, &device->context,
-                                       align_up(max_size(size_bytes, 1), PAGE_BYTES), error);
+        return cuda_buffer_create_host(buffer, &device->context, align_up(max_size(size_bytes, 1), PAGE_BYTES), error);
     TRY(cuda_buffer_create(buffer, &device->context, max_size(size_bytes, 1), error));
     cuda_stream_fill(&device->loading->queue, buffer->address, 0, buffer->size_bytes);
     return cuda_ticket_wait(&device->loading->queue, cuda_stream_mark(&device->loading->queue), error);
 }
 
-enum status cuda_allocate(struct device *base, enum memory_kind kind, size_t size_bytes,
-                          struct buffer *buffer, struct error *error) {
+enum status cuda_allocate(struct device *base, enum memory_kind kind, size_t size_bytes, struct buffer *buffer,
+                          struct error *error) {
     struct cuda_device *device = (struct cuda_device *)base;
     struct cuda_area *area = calloc(1, sizeof *area);
     *buffer = (struct buffer){.device = NULL};
@@ -31,11 +30,8 @@ enum status cuda_allocate(struct device *base, enum memory_kind kind, size_t siz
     }
     area->next = device->areas;
     device->areas = area;
-    *buffer = (struct buffer){.device = base,
-                              .kind = kind,
-                              .address = area->buffer.address,
-                              .host = area->buffer.host,
-                              .bytes = size_bytes};
+    *buffer = (struct buffer){
+        .device = base, .kind = kind, .address = area->buffer.address, .host = area->buffer.host, .bytes = size_bytes};
     return STATUS_OK;
 }
 

@@ -102,15 +102,14 @@ void product_halve(const struct product *p) {
                                          .row_count = p->row_count,
                                          .x_stride = (uint32_t)p->operation->x_stride,
                                          .columns = p->columns};
-    cuda_work_launch(p->stream, "halve_rows",
-                     (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &args);
+    cuda_work_launch(p->stream, "halve_rows", (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)},
+                     &args);
 }
 
 uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count) {
     const uint32_t blocks = p->stream->device->context.properties.multiprocessor_count * MATVEC_BLOCKS;
     uint32_t groups = 0;
-    for (size_t i = 0; i < part_count; i++)
-        groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
+    for (size_t i = 0; i < part_count; i++) groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
     return (uint32_t)min_size(groups, blocks);
 }
 
@@ -120,8 +119,8 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
     struct cuda_matvec_args args = {.input = plain ? p->floats : p->bytes,
                                     .columns = p->columns,
                                     .input_count = p->row_count,
-                                    .input_stride = plain ? (uint32_t)p->operation->x_stride * 4
-                                                          : input_row_bytes(p->columns),
+                                    .input_stride =
+                                        plain ? (uint32_t)p->operation->x_stride * 4 : input_row_bytes(p->columns),
                                     .accumulate = p->operation->accumulate};
     uint32_t inputs = 1;
     for (size_t i = 0; i < part_count; i++) args.part[i] = parts[i];
@@ -129,8 +128,7 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matvec", type, inputs);
     cuda_work_launch(p->stream, name,
-                     (struct cuda_shape){product_blocks(p, parts, part_count), 1, 1, MATVEC_THREADS, 0},
-                     &args);
+                     (struct cuda_shape){product_blocks(p, parts, part_count), 1, 1, MATVEC_THREADS, 0}, &args);
 }
 
 /* Wide tiles where they are enough for all multiprocessors; a row's bits are the same in narrow ones. */
@@ -148,10 +146,10 @@ static void wgmma_launch(const struct product *p, enum tensor_type type, struct 
     }
     context->counts.wgmma_products++;
     cuda_kernel_name(name, "matmul_wgmma", type, rows);
-    cuda_work_launch(p->stream, name,
-                     (struct cuda_shape){tiles < blocks ? tiles : blocks, 1, 1, MATMUL_WGMMA_THREADS,
-                                         matmul_wgmma_shared(rows)},
-                     args);
+    cuda_work_launch(
+        p->stream, name,
+        (struct cuda_shape){tiles < blocks ? tiles : blocks, 1, 1, MATMUL_WGMMA_THREADS, matmul_wgmma_shared(rows)},
+        args);
 }
 
 /* By wgmma on every card that has it, however few the rows: a row's bits must not depend on its company. */
@@ -174,10 +172,9 @@ static void matmul_launch(const struct product *p, enum tensor_type type, const 
     }
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matmul", type, 0);
-    cuda_work_launch(
-        p->stream, name,
-        (struct cuda_shape){(p->row_count + MATMUL_ROWS - 1) / MATMUL_ROWS, tiles, 1, 256, MATMUL_SHARED},
-        &both.matmul);
+    cuda_work_launch(p->stream, name,
+                     (struct cuda_shape){(p->row_count + MATMUL_ROWS - 1) / MATMUL_ROWS, tiles, 1, 256, MATMUL_SHARED},
+                     &both.matmul);
 }
 
 size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts) {

@@ -6,8 +6,8 @@
 _Static_assert((int)DELTA_WIDEST == (int)DELTA_DIMENSION_MAX, "the widest head");
 
 /* The items on the card; how many of them may go at once: all, or one after another where a state is handed on. */
-static bool items_stage(struct stream *stream, const struct recurrence_item *items, size_t count,
-                        struct staged *staged, uint32_t *step) {
+static bool items_stage(struct stream *stream, const struct recurrence_item *items, size_t count, struct staged *staged,
+                        uint32_t *step) {
     if (count == 0 || !staging_take(stream, count * sizeof(struct cuda_recurrence_item), true, staged)) return false;
     struct cuda_recurrence_item *own = (struct cuda_recurrence_item *)(void *)staged->host;
     *step = (uint32_t)count;
@@ -73,9 +73,8 @@ void cuda_delta(struct stream *stream, const struct delta_operation *operation) 
                                          .k_dimension = (uint32_t)operation->k_dimension,
                                          .v_dimension = (uint32_t)operation->v_dimension,
                                          .epsilon = operation->epsilon};
-    cuda_work_launch(
-        stream, "delta",
-        (struct cuda_shape){args.value_heads, step, 1, DELTA_THREADS, sizeof(struct delta_shared)}, &args);
+    cuda_work_launch(stream, "delta",
+                     (struct cuda_shape){args.value_heads, step, 1, DELTA_THREADS, sizeof(struct delta_shared)}, &args);
     cuda_work_done(stream);
 }
 

@@ -49,13 +49,11 @@ void cuda_norm(struct stream *stream, const struct norm_operation *operation) {
     ASSERT(!operation->adds || operation->segment_count == 1);
     if (args.segment_count > 1 && args.segment_size <= NORM_HEAD_MAX)
         cuda_work_launch(stream, "norm_heads",
-                         (struct cuda_shape){args.row_count, blocks_of(args.segment_count, 8), 1, 256, 0},
-                         &args);
+                         (struct cuda_shape){args.row_count, blocks_of(args.segment_count, 8), 1, 256, 0}, &args);
     else
-        cuda_work_launch(
-            stream, "norm_rows",
-            (struct cuda_shape){args.row_count, args.segment_count, 1, 256, sizeof(struct norm_shared)},
-            &args);
+        cuda_work_launch(stream, "norm_rows",
+                         (struct cuda_shape){args.row_count, args.segment_count, 1, 256, sizeof(struct norm_shared)},
+                         &args);
     cuda_work_done(stream);
 }
 
@@ -97,8 +95,7 @@ void cuda_activation(struct stream *stream, const struct activation_operation *o
                                               .kind = (uint32_t)operation->kind,
                                               .cap = operation->cap};
     cuda_work_launch(stream, "activation",
-                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0},
-                     &args);
+                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0}, &args);
     cuda_work_done(stream);
 }
 
@@ -117,8 +114,7 @@ void cuda_gather(struct stream *stream, const struct gather_operation *operation
                                           .y_stride = (uint32_t)operation->y_stride,
                                           .count = (uint32_t)operation->count};
     cuda_work_launch(stream, "gather",
-                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0},
-                     &args);
+                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0}, &args);
     cuda_work_done(stream);
 }
 

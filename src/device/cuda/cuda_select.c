@@ -24,20 +24,17 @@ static struct cuda_list *lists_of(const struct listed *listed) {
 }
 
 /* False: the device is broken, or has no memory for them. */
-static bool listed_init(struct stream *stream, struct listed *listed, size_t row_count,
-                        size_t kv_head_count) {
+static bool listed_init(struct stream *stream, struct listed *listed, size_t row_count, size_t kv_head_count) {
     *listed = (struct listed){.items = calloc(row_count, sizeof *listed->items)};
     if (listed->items == NULL) {
-        error_set(cuda_device_error(stream->device), STATUS_MEMORY, "cuda: no memory for %zu rows",
-                  row_count);
+        error_set(cuda_device_error(stream->device), STATUS_MEMORY, "cuda: no memory for %zu rows", row_count);
         cuda_work_lacks(stream);
         return false;
     }
     return staging_take(stream, row_count * kv_head_count * sizeof(struct cuda_list), true, &listed->lists);
 }
 
-static void listed_row(struct listed *listed, size_t index, const struct kv_view *view, size_t row,
-                       uint64_t position) {
+static void listed_row(struct listed *listed, size_t index, const struct kv_view *view, size_t row, uint64_t position) {
     listed->items[index] =
         (struct attend_item){.view = *view, .row_first = row, .row_count = 1, .position_first = position};
 }
@@ -94,8 +91,7 @@ static uint64_t candidates_end(const struct cuda_scoring *s) {
     uint64_t end = 0;
     for (size_t i = 0; i < s->operation->item_count; i++) {
         const struct select_item *item = &s->operation->items[i];
-        const uint64_t own =
-            s->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
+        const uint64_t own = s->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
         if (own > end) end = own;
     }
     return end;
@@ -107,8 +103,7 @@ static bool choose_places(struct choosing *c) {
     const size_t query = s->heads * cuda_query_bytes(s->operation->layout),
                  scores = (size_t)s->kv_heads * max_size(c->score_heads, 1) * s->unit_stride * sizeof(float),
                  units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t);
-    c->rows_max =
-        min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), s->operation->item_count);
+    c->rows_max = min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), s->operation->item_count);
     const uint64_t base = cuda_scratch(s->stream, c->rows_max * (query + scores + 2 * units));
     s->queries = base;
     s->scores = s->queries + c->rows_max * query;
@@ -152,8 +147,8 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
     if (operation->item_count > 0 && listed_init(stream, &c.listed, operation->item_count, kv_heads)) {
         lists_place(&c);
         staging_send(stream, &c.listed.lists);
-        if (choose_places(&c) && cuda_views_stage(stream, &c.scoring.views, c.listed.items,
-                                                  operation->item_count, NULL, operation->at.step))
+        if (choose_places(&c) &&
+            cuda_views_stage(stream, &c.scoring.views, c.listed.items, operation->item_count, NULL, operation->at.step))
             for (size_t first = 0, end; first < operation->item_count; first = end) {
                 end = cuda_run_end(c.listed.items, operation->item_count, first);
                 end = min_size(end, first + c.rows_max);
@@ -167,15 +162,14 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
 /* ---- rows whose lists are there ---- */
 
 /* Rows and lists, both on their way to the card. */
-static bool rows_stage(struct stream *stream, struct listed *listed, const struct rows_item *items,
-                       size_t item_count, size_t kv_head_count, const struct step_lists *at) {
+static bool rows_stage(struct stream *stream, struct listed *listed, const struct rows_item *items, size_t item_count,
+                       size_t kv_head_count, const struct step_lists *at) {
     if (!listed_init(stream, listed, item_count, kv_head_count)) return false;
     for (size_t i = 0; i < item_count; i++) {
         listed_row(listed, i, &items[i].view, items[i].row, items[i].position);
         for (size_t head = 0; head < kv_head_count; head++)
-            lists_of(listed)[i * kv_head_count + head] =
-                (struct cuda_list){.rows = cuda_address(items[i].lists[head].rows),
-                                   .count = (uint32_t)items[i].lists[head].count};
+            lists_of(listed)[i * kv_head_count + head] = (struct cuda_list){
+                .rows = cuda_address(items[i].lists[head].rows), .count = (uint32_t)items[i].lists[head].count};
     }
     staging_send(stream, &listed->lists);
     return cuda_views_stage(stream, &listed->views, listed->items, item_count, NULL, at->step);
@@ -187,8 +181,7 @@ _Static_assert(sizeof(struct fetch_counts) == sizeof(struct fetch_result), "coun
 static uint32_t device_pools(const struct kv_pools *pools) {
     uint32_t bits = 0;
     for (size_t i = 1; i < PLACE_POOLS; i++)
-        if (pools->list[i].buffers != NULL && pools->list[i].buffers[0].kind == MEMORY_DEVICE)
-            bits |= 1U << i;
+        if (pools->list[i].buffers != NULL && pools->list[i].buffers[0].kind == MEMORY_DEVICE) bits |= 1U << i;
     return bits;
 }
 
@@ -196,33 +189,31 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
     const size_t kv_heads = operation->kv_head_count, count = operation->item_count;
     struct listed listed;
     cuda_device_enter(stream->device);
-    const bool is_staged =
-        count > 0 && rows_stage(stream, &listed, operation->items, count, kv_heads, &operation->at);
+    const bool is_staged = count > 0 && rows_stage(stream, &listed, operation->items, count, kv_heads, &operation->at);
     for (size_t i = 0; i < count && is_staged; i++) {
         const struct unit_slots *slots = &operation->slots[i];
         const size_t first = i * kv_heads;
-        const struct cuda_fetch_args args = {
-            .rows = listed.views.card_rows + i * sizeof(struct step_row),
-            .items = listed.views.card_items,
-            .pools = listed.views.card_pools + i * sizeof(struct cuda_pools),
-            .lists = listed.lists.card + first * sizeof(struct cuda_list),
-            .limits = limits_from(&operation->at, first),
-            .addresses = cuda_address(operation->places) + first * operation->place_stride * sizeof(uint64_t),
-            .tables = cuda_address(slots->tables),
-            .owners = cuda_address(slots->owners),
-            .stamps = cuda_address(slots->stamps),
-            .used = cuda_address(slots->used),
-            .hands = cuda_address(slots->hands),
-            .slots = cuda_address(slots->memory),
-            .results = cuda_address(operation->counts),
-            .unit_stride = (uint32_t)slots->unit_stride,
-            .slot_count = (uint32_t)slots->slot_count,
-            .list_stride = (uint32_t)operation->place_stride,
-            .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
-            .device_pools = device_pools(listed.items[i].view.pools)};
+        const struct cuda_fetch_args args = {.rows = listed.views.card_rows + i * sizeof(struct step_row),
+                                             .items = listed.views.card_items,
+                                             .pools = listed.views.card_pools + i * sizeof(struct cuda_pools),
+                                             .lists = listed.lists.card + first * sizeof(struct cuda_list),
+                                             .limits = limits_from(&operation->at, first),
+                                             .addresses = cuda_address(operation->places) +
+                                                          first * operation->place_stride * sizeof(uint64_t),
+                                             .tables = cuda_address(slots->tables),
+                                             .owners = cuda_address(slots->owners),
+                                             .stamps = cuda_address(slots->stamps),
+                                             .used = cuda_address(slots->used),
+                                             .hands = cuda_address(slots->hands),
+                                             .slots = cuda_address(slots->memory),
+                                             .results = cuda_address(operation->counts),
+                                             .unit_stride = (uint32_t)slots->unit_stride,
+                                             .slot_count = (uint32_t)slots->slot_count,
+                                             .list_stride = (uint32_t)operation->place_stride,
+                                             .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
+                                             .device_pools = device_pools(listed.items[i].view.pools)};
         cuda_work_launch(stream, "unit_fetch",
-                         (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)},
-                         &args);
+                         (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)}, &args);
     }
     if (count > 0) free(listed.items);
     cuda_work_done(stream);
@@ -266,10 +257,9 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
                       .softcap = operation->softcap},
         .lists = a->listed.lists.card + first * kv_heads * sizeof(struct cuda_list),
         .limits = limits_from(&operation->at, first * kv_heads),
-        .addresses = span_exists(operation->places)
-                         ? cuda_address(operation->places) +
-                               first * kv_heads * operation->place_stride * sizeof(uint64_t)
-                         : 0,
+        .addresses = span_exists(operation->places) ? cuda_address(operation->places) +
+                                                          first * kv_heads * operation->place_stride * sizeof(uint64_t)
+                                                    : 0,
         .list_stride = (uint32_t)operation->place_stride};
     cuda_work_launch(a->stream, a->kernel.name, attend_shape(&a->kernel, kv_heads, rows), &attend);
     const struct cuda_merge_args merge = {
@@ -300,23 +290,21 @@ static bool has_q4(const struct attend_rows_operation *operation) {
 static bool attend_places(struct attending *a, bool makes_inputs) {
     const struct attend_rows_operation *operation = a->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
-    const size_t kv_heads = operation->kv_head_count,
-                 row_bytes = attend_partial_bytes(layout, operation->head_count);
+    const size_t kv_heads = operation->kv_head_count, row_bytes = attend_partial_bytes(layout, operation->head_count);
     a->shape = cuda_shape_of(layout);
     a->kernel = attend_kernel_of("list", has_q4(operation) ? "q4" : attend_types(layout), layout,
                                  (uint32_t)(operation->head_count / kv_heads));
     a->rows_max = min_size(max_size(PARTIAL_BYTES / row_bytes, 1), operation->item_count);
     const size_t partial_bytes = align_up(a->rows_max * row_bytes, INPUT_ALIGN);
-    a->partials = cuda_scratch(a->stream, partial_bytes +
-                                              (makes_inputs ? operation->item_count * input_bytes_of(a) : 0));
+    a->partials =
+        cuda_scratch(a->stream, partial_bytes + (makes_inputs ? operation->item_count * input_bytes_of(a) : 0));
     if (makes_inputs && a->partials != 0) a->inputs = a->partials + partial_bytes;
     return a->partials != 0;
 }
 
 /* Lists are those of choose: whole units, but for the row's own.  The inputs that were made; 0: none, or the device is
  * broken. */
-static uint64_t attend_rows(struct stream *stream, const struct attend_rows_operation *operation,
-                            bool makes_inputs) {
+static uint64_t attend_rows(struct stream *stream, const struct attend_rows_operation *operation, bool makes_inputs) {
     struct attending a = {.stream = stream, .operation = operation};
     ASSERT(!span_exists(operation->sums) && !span_exists(operation->scores) && span_exists(operation->out));
     cuda_device_enter(stream->device);

@@ -32,8 +32,7 @@ static void item_stage(struct staged_views *views, size_t index, const struct at
             (struct step_row){.position = item->position_first + i, .item = (uint32_t)index};
 }
 
-static bool areas_take(struct stream *stream, struct staged_views *views, size_t row_count,
-                       size_t item_count) {
+static bool areas_take(struct stream *stream, struct staged_views *views, size_t row_count, size_t item_count) {
     size_t used = 0;
     const size_t pools = used;
     used += align_up(item_count * sizeof(struct cuda_pools), STAGED_ALIGN);
@@ -67,8 +66,8 @@ bool cuda_views_stage(struct stream *stream, struct staged_views *views, const s
     if (!areas_take(stream, views, cuda_rows_of(items, 0, item_count), item_count)) return false;
     for (size_t i = 0; i < item_count; i++) {
         if (!pools_stage(&views->pools[i], items[i].view.pools)) {
-            error_set(cuda_device_error(stream->device), STATUS_MEMORY,
-                      "cuda: a pool of KV in more than %d buffers", KV_BUFFERS_MAX);
+            error_set(cuda_device_error(stream->device), STATUS_MEMORY, "cuda: a pool of KV in more than %d buffers",
+                      KV_BUFFERS_MAX);
             cuda_work_lacks(stream);
             return false;
         }

@@ -24,9 +24,7 @@ static struct plane_sizes sizes_of(const struct matrix *matrix) {
     return sizes;
 }
 
-enum tensor_type cuda_weight_type(const struct weight *weight) {
-    return weight_plane_type(weight->matrix.type);
-}
+enum tensor_type cuda_weight_type(const struct weight *weight) { return weight_plane_type(weight->matrix.type); }
 
 size_t cuda_planes_bytes(const struct weight *weight) { return sizes_of(&weight->matrix).total; }
 
@@ -64,8 +62,7 @@ static void repack_task(void *context, const struct pool_worker *worker) {
     for (size_t row = run->row_begin + rows.begin, end; row < run->row_begin + rows.end; row = end) {
         const float scale = run->scales != NULL ? run->scales[row / run->scaled_rows] : 1;
         end = min_size((row / run->scaled_rows + 1) * run->scaled_rows, run->row_begin + rows.end);
-        for (size_t i = 0; i < PLANES; i++)
-            at[i] = run->planes[i] + (row - run->row_begin) * run->sizes->row[i];
+        for (size_t i = 0; i < PLANES; i++) at[i] = run->planes[i] + (row - run->row_begin) * run->sizes->row[i];
         weight_repack(run->matrix, scale, row, end, &(struct weight_planes_host){at[0], at[1], at[2], at[3]});
     }
 }
@@ -94,14 +91,12 @@ static void part_load(struct stream *stream, const struct weight *weight, const 
     for (size_t i = 0; i < PLANES; i++) run.planes[i] = staged.host + offset[i];
     pool_run(stream->device->pool, repack_task, &run);
     for (size_t i = 0; i < PLANES; i++)
-        cuda_stream_copy(&stream->queue,
-                         weight->memory.address + sizes->offset[i] + row_begin * sizes->row[i],
+        cuda_stream_copy(&stream->queue, weight->memory.address + sizes->offset[i] + row_begin * sizes->row[i],
                          staged.pinned + offset[i], sizes->row[i] * row_count);
 }
 
 /* It stays in the host's memory, where the card reads it. */
-static void repack_in_place(struct cuda_device *device, const struct weight *weight,
-                            const struct plane_sizes *sizes) {
+static void repack_in_place(struct cuda_device *device, const struct weight *weight, const struct plane_sizes *sizes) {
     struct repack_run run = repack_of(weight, sizes);
     for (size_t i = 0; i < PLANES; i++) run.planes[i] = (uint8_t *)weight->memory.host + sizes->offset[i];
     pool_run(device->pool, repack_task, &run);
@@ -128,12 +123,12 @@ static enum status weight_check(const struct matrix *matrix, struct error *error
     const struct tensor_type_info *info = tensor_type_info(matrix->type);
     const size_t unit = info->block_elements == 1 ? 8 : 32;
     if (weight_plane_row(matrix->type, unit * 256).codes == 0)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: no kernel multiplies weights of type %s: try --device cpu", info->name);
+        return error_set(error, STATUS_UNSUPPORTED, "cuda: no kernel multiplies weights of type %s: try --device cpu",
+                         info->name);
     if (matrix->columns % unit != 0 || matrix->columns > UINT32_MAX / 4 || matrix->rows > UINT32_MAX / 4)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: a weight of %zu x %zu in %s, expected a multiple of %zu columns",
-                         matrix->rows, matrix->columns, info->name, unit);
+                         "cuda: a weight of %zu x %zu in %s, expected a multiple of %zu columns", matrix->rows,
+                         matrix->columns, info->name, unit);
     return STATUS_OK;
 }
 

@@ -30,16 +30,14 @@ void cuda_work_lacks(struct stream *stream) {
     *error = (struct error){.status = STATUS_OK};
 }
 
-void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type,
-                      unsigned suffix) {
+void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type, unsigned suffix) {
     int length = snprintf(name, CUDA_KERNEL_NAME_MAX, "%s_%s", what, tensor_type_info(type)->name);
     if (suffix > 0) length += snprintf(name + length, (size_t)(CUDA_KERNEL_NAME_MAX - length), "_%u", suffix);
     ASSERT(length < CUDA_KERNEL_NAME_MAX);
     for (char *c = name; *c != '\0'; c++) *c = (char)tolower((unsigned char)*c);
 }
 
-const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
-                                             size_t shared_bytes) {
+const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name, size_t shared_bytes) {
     size_t index = 0;
     while (index < device->found_count && strcmp(device->found[index].name, name) != 0) index++;
     struct cuda_found *found = &device->found[index];
@@ -48,16 +46,15 @@ const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const c
     if (!cuda_context_works(&device->context)) return NULL;
     ASSERT(index < CUDA_KERNELS_MAX && strlen(name) < CUDA_KERNEL_NAME_MAX);
     if (index == device->found_count) snprintf(found->name, sizeof found->name, "%s", name);
-    if (cuda_kernel_find(&found->kernel, &device->modules, found->name, shared_bytes,
-                         &device->context.error) != STATUS_OK)
+    if (cuda_kernel_find(&found->kernel, &device->modules, found->name, shared_bytes, &device->context.error) !=
+        STATUS_OK)
         return NULL;
     found->shared_bytes = shared_bytes;
     if (index == device->found_count) device->found_count++;
     return &found->kernel;
 }
 
-void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape,
-                           const void *arguments) {
+void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape, const void *arguments) {
     struct cuda_device *device = stream->device;
     const struct cuda_kernel *kernel = cuda_device_kernel(device, name, shape.shared_bytes);
     if (kernel == NULL) return;
@@ -72,8 +69,7 @@ void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_
     cuda_stream_launch(&stream->queue, &launch);
 }
 
-void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
-                      const void *arguments) {
+void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape, const void *arguments) {
     if (stream->lack.status != STATUS_OK) return;
     cuda_work_launch_kept(stream, name, shape, arguments);
     cuda_work_lacks(stream);
@@ -97,8 +93,7 @@ static enum status staging_grow(struct stream *stream, size_t segment_bytes, str
     struct cuda_context *context = &stream->device->context;
     TRY(cuda_buffer_create_host(&grown.host, context, segment_bytes * STAGING_SEGMENTS, error));
     if (staging->card.size_bytes > 0) {
-        const enum status status =
-            cuda_buffer_create(&grown.card, context, segment_bytes * STAGING_SEGMENTS, error);
+        const enum status status = cuda_buffer_create(&grown.card, context, segment_bytes * STAGING_SEGMENTS, error);
         if (status != STATUS_OK) {
             cuda_buffer_destroy(&grown.host);
             return status;
@@ -130,8 +125,7 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
         staging->tickets[staging->segment] = cuda_stream_mark(&stream->queue);
         staging->segment = (staging->segment + 1) % STAGING_SEGMENTS;
         staging->used = 0;
-        if (cuda_ticket_wait(&stream->queue, staging->tickets[staging->segment], NULL) != STATUS_OK)
-            return false;
+        if (cuda_ticket_wait(&stream->queue, staging->tickets[staging->segment], NULL) != STATUS_OK) return false;
     }
     const size_t at = staging->segment * staging->segment_bytes + staging->used;
     staging->used += bytes;
@@ -189,8 +183,8 @@ static bool results_create(struct stream *stream) {
     struct cuda_device *device = stream->device;
     if (stream->results.size_bytes > 0) return true;
     if (cuda_context_works(&device->context) &&
-        cuda_buffer_create_host(&stream->results, &device->context, RESULTS_BYTES,
-                                cuda_device_error(device)) == STATUS_OK)
+        cuda_buffer_create_host(&stream->results, &device->context, RESULTS_BYTES, cuda_device_error(device)) ==
+            STATUS_OK)
         return true;
     cuda_work_lacks(stream);
     return false;
@@ -220,22 +214,19 @@ uint64_t cuda_scratch(struct stream *stream, size_t size_bytes) {
     struct cuda_device *device = stream->device;
     if (!cuda_context_works(&device->context)) return 0;
     if (stream->made != NULL) return graph_memory_scratch(stream->made, size_bytes);
-    if (size_bytes <= stream->scratch.size_bytes && stream->scratch.size_bytes > 0)
-        return stream->scratch.address;
+    if (size_bytes <= stream->scratch.size_bytes && stream->scratch.size_bytes > 0) return stream->scratch.address;
     cuda_stream_drain(&stream->queue);
     cuda_buffer_destroy(&stream->scratch);
     if (!cuda_context_works(&device->context)) return 0;
-    const enum status status =
-        cuda_buffer_create(&stream->scratch, &device->context,
-                           align_up(max_size(size_bytes, 1), SCRATCH_STEP), cuda_device_error(device));
+    const enum status status = cuda_buffer_create(
+        &stream->scratch, &device->context, align_up(max_size(size_bytes, 1), SCRATCH_STEP), cuda_device_error(device));
     if (status != STATUS_OK) cuda_work_lacks(stream);
     return status == STATUS_OK ? stream->scratch.address : 0;
 }
 
 /* ---- life ---- */
 
-static enum status work_init(struct stream *stream, size_t segment_bytes, bool has_card,
-                             struct error *error) {
+static enum status work_init(struct stream *stream, size_t segment_bytes, bool has_card, struct error *error) {
     struct staging *staging = &stream->staging;
     struct cuda_context *context = &stream->device->context;
     TRY(cuda_stream_create(&stream->queue, context, error));
@@ -245,8 +236,8 @@ static enum status work_init(struct stream *stream, size_t segment_bytes, bool h
     return cuda_buffer_create(&staging->card, context, segment_bytes * STAGING_SEGMENTS, error);
 }
 
-enum status cuda_work_create(struct cuda_device *device, struct stream **result, size_t segment_bytes,
-                             bool has_card, struct error *error) {
+enum status cuda_work_create(struct cuda_device *device, struct stream **result, size_t segment_bytes, bool has_card,
+                             struct error *error) {
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a stream");
     stream->device = device;

@@ -166,10 +166,7 @@ DEVICE struct u32x4 load16_written(const void *p) {
 }
 DEVICE struct u32x4 load16_bus(const void *p) {
     struct u32x4 v = {0, 0, 0, 0};
-    PTX("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p)
-        : "memory");
+    PTX("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 /* Writes so far are seen by the host before later ones. */
@@ -205,9 +202,7 @@ DEVICE void copy_async16_if(shared_address to, const void *from, bool takes) {
 }
 DEVICE void copy_async_commit(void) { PTX("cp.async.commit_group;" ::: "memory"); }
 /* Until at most so many groups of this thread's copies are under way. */
-template <int GROUPS> DEVICE void copy_async_wait(void) {
-    PTX("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
-}
+template <int GROUPS> DEVICE void copy_async_wait(void) { PTX("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory"); }
 /* r[i]: of matrix i, whose row j begins at the address that lane 8 i + j gives, row lane / 4, columns 2 (lane
  * % 4) and the next.  _turned: of its transpose. */
 DEVICE void matrix_load4(uint32_t r[4], shared_address row) {

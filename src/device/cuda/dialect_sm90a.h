@@ -25,9 +25,7 @@
 DEVICE void mbarrier_init(shared_address barrier, uint32_t arrivals) {
     PTX("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-DEVICE void mbarriers_publish(void) {
-    PTX("fence.mbarrier_init.release.cluster;\n fence.proxy.async;" ::: "memory");
-}
+DEVICE void mbarriers_publish(void) { PTX("fence.mbarrier_init.release.cluster;\n fence.proxy.async;" ::: "memory"); }
 DEVICE void mbarrier_arrive(shared_address barrier) {
     PTX("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -84,45 +82,42 @@ template <uint32_t COUNT> DEVICE void wgmma_results(float (&d)[COUNT]) {
     for (uint32_t i = 0; i < COUNT; i++) PTX("" : "+f"(d[i])::"memory");
 }
 
-#define WGMMA_8(i)                                                                              \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_8(i)                                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
 #define WGMMA_32(i) WGMMA_8(i), WGMMA_8(i + 8), WGMMA_8(i + 16), WGMMA_8(i + 24)
 #define WGMMA_TEXT_32                                                                            \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
     "%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA_TEXT_64                                                                            \
-    WGMMA_TEXT_32                                                                                \
-        ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"  \
-        "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define WGMMA_TEXT_128                                                                               \
-    WGMMA_TEXT_64                                                                                    \
-        ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"              \
-        "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,"   \
-        "%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121," \
-        "%122,%123,%124,%125,%126,%127"
+#define WGMMA_TEXT_64                                                                       \
+    WGMMA_TEXT_32                                                                           \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+    "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_TEXT_128                                                                           \
+    WGMMA_TEXT_64                                                                                \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"              \
+    "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,"   \
+    "%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121," \
+    "%122,%123,%124,%125,%126,%127"
 
 /* d[64 x 2 COUNT] = a[64 x 16] b[16 x 2 COUNT], added to d where it adds: halves into floats, of matrices that
  * descriptors name, 16 halves of a row of each side by side.  With g = lane / 4, t = lane % 4: d[4 j + e] is row
  * 16 (warp % 4) + g + 8 (e / 2), column 8 j + 2 t + e % 2. */
 DEVICE void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
     PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_TEXT_32
-        "}, %32, %33, adds, 1, 1, 0, 0; }"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_TEXT_32 "}, %32, %33, adds, 1, 1, 0, 0; }"
         : WGMMA_32(0)
         : "l"(a), "l"(b));
 }
 DEVICE void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool adds = true) {
     PTX("{ .reg .pred adds; setp.ne.u32 adds, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_TEXT_64
-        "}, %64, %65, adds, 1, 1, 0, 0; }"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_TEXT_64 "}, %64, %65, adds, 1, 1, 0, 0; }"
         : WGMMA_32(0), WGMMA_32(32)
         : "l"(a), "l"(b), "r"((uint32_t)adds));
 }
 DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
     PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_TEXT_128
-        "}, %128, %129, adds, 1, 1, 0, 0; }"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" WGMMA_TEXT_128 "}, %128, %129, adds, 1, 1, 0, 0; }"
         : WGMMA_32(0), WGMMA_32(32), WGMMA_32(64), WGMMA_32(96)
         : "l"(a), "l"(b));
 }

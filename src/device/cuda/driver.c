@@ -49,9 +49,8 @@ static const char *symbols_load(struct cuda_driver *driver) {
 
 static enum status too_old(int32_t version, struct error *error) {
     return error_set(error, STATUS_UNSUPPORTED,
-                     "cuda: the NVIDIA driver is of CUDA %d.%d, expected %d.%d or newer (driver 525)",
-                     version / 1000, version % 1000 / 10, CUDA_DRIVER_VERSION_MIN / 1000,
-                     CUDA_DRIVER_VERSION_MIN % 1000 / 10);
+                     "cuda: the NVIDIA driver is of CUDA %d.%d, expected %d.%d or newer (driver 525)", version / 1000,
+                     version % 1000 / 10, CUDA_DRIVER_VERSION_MIN / 1000, CUDA_DRIVER_VERSION_MIN % 1000 / 10);
 }
 
 /* The version first: a driver that is too old also lacks calls, and its version is the better reason. */
@@ -60,8 +59,7 @@ static enum status driver_check(struct cuda_driver *driver, struct error *error)
     if (driver->cuDriverGetVersion != NULL && driver->cuDriverGetVersion(&driver->version) == CU_SUCCESS &&
         driver->version < CUDA_DRIVER_VERSION_MIN)
         return too_old(driver->version, error);
-    if (missing != NULL)
-        return error_set(error, STATUS_UNSUPPORTED, "cuda: the NVIDIA driver lacks %s", missing);
+    if (missing != NULL) return error_set(error, STATUS_UNSUPPORTED, "cuda: the NVIDIA driver lacks %s", missing);
     enum cu_result result = driver->cuInit(0);
     if (result == CU_NO_DEVICE) return error_set(error, STATUS_UNSUPPORTED, "cuda: no NVIDIA GPU was found");
     if (result != CU_SUCCESS) return cuda_driver_error(driver, result, error, "starting the driver");
@@ -76,8 +74,7 @@ enum status cuda_driver_open(struct cuda_driver *driver, const char *library, st
     driver->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (driver->handle == NULL) {
         const char *reason = dlerror();
-        return error_set(error, STATUS_UNSUPPORTED, "cuda: no NVIDIA driver: %s",
-                         reason == NULL ? name : reason);
+        return error_set(error, STATUS_UNSUPPORTED, "cuda: no NVIDIA driver: %s", reason == NULL ? name : reason);
     }
     enum status status = driver_check(driver, error);
     if (status != STATUS_OK) cuda_driver_close(driver);
@@ -112,8 +109,8 @@ static uint32_t attribute_read(struct attribute_reader *reader, enum cu_device_a
     return value > 0 ? (uint32_t)value : 0;
 }
 
-enum status cuda_properties_read(const struct cuda_driver *driver, uint32_t index,
-                                 struct cuda_properties *properties, struct error *error) {
+enum status cuda_properties_read(const struct cuda_driver *driver, uint32_t index, struct cuda_properties *properties,
+                                 struct error *error) {
     *properties = (struct cuda_properties){.index = (int32_t)index};
     int32_t device = 0;
     enum cu_result result = driver->cuDeviceGet(&device, (int32_t)index);

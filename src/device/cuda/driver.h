@@ -141,78 +141,74 @@ struct cu_edge {
 _Static_assert(sizeof(struct cu_edge) == 8, "as in the driver interface");
 
 /* CALL(the member, the library's symbol, parameters): every call that loam makes. */
-#define CUDA_DRIVER_CALLS(CALL)                                                                              \
-    CALL(cuInit, cuInit, (unsigned flags))                                                                   \
-    CALL(cuDriverGetVersion, cuDriverGetVersion, (int32_t * version))                                        \
-    CALL(cuGetErrorName, cuGetErrorName, (enum cu_result result, const char **text))                         \
-    CALL(cuGetErrorString, cuGetErrorString, (enum cu_result result, const char **text))                     \
-    CALL(cuDeviceGetCount, cuDeviceGetCount, (int32_t * count))                                              \
-    CALL(cuDeviceGet, cuDeviceGet, (int32_t * device, int32_t index))                                        \
-    CALL(cuDeviceGetName, cuDeviceGetName, (char *name, int32_t size, int32_t device))                       \
-    CALL(cuDeviceGetAttribute, cuDeviceGetAttribute,                                                         \
-         (int32_t * value, enum cu_device_attribute attribute, int32_t device))                              \
-    CALL(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * size_bytes, int32_t device))                       \
-    CALL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (struct cu_context * *context, int32_t device)) \
-    CALL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (int32_t device))                          \
-    CALL(cuCtxSetCurrent, cuCtxSetCurrent, (struct cu_context * context))                                    \
-    CALL(cuMemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                         \
-    CALL(cuModuleLoadDataEx, cuModuleLoadDataEx,                                                             \
-         (struct cu_module * *module, const void *image, unsigned option_count, int32_t *options,            \
-          void **values))                                                                                    \
-    CALL(cuModuleUnload, cuModuleUnload, (struct cu_module * module))                                        \
-    CALL(cuModuleGetFunction, cuModuleGetFunction,                                                           \
-         (struct cu_function * *function, struct cu_module * module, const char *name))                      \
-    CALL(cuFuncSetAttribute, cuFuncSetAttribute,                                                             \
-         (struct cu_function * function, int32_t attribute, int32_t value))                                  \
-    CALL(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                     \
-         (void *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *sizes,                  \
-          const uint64_t *strides_bytes, const uint32_t *box, const uint32_t *steps, uint32_t interleave,    \
-          uint32_t swizzle, uint32_t promotion, uint32_t fill))                                              \
-    CALL(cuMemAlloc, cuMemAlloc_v2, (uint64_t * address, size_t size_bytes))                                 \
-    CALL(cuMemFree, cuMemFree_v2, (uint64_t address))                                                        \
-    CALL(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t size_bytes, unsigned flags))                \
-    CALL(cuMemFreeHost, cuMemFreeHost, (void *address))                                                      \
-    CALL(cuMemHostRegister, cuMemHostRegister_v2, (void *address, size_t size_bytes, unsigned flags))        \
-    CALL(cuMemHostUnregister, cuMemHostUnregister, (void *address))                                          \
-    CALL(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                            \
-         (uint64_t * address, void *host_address, unsigned flags))                                           \
-    CALL(cuMemcpyAsync, cuMemcpyAsync,                                                                       \
-         (uint64_t target, uint64_t source, size_t size_bytes, struct cu_stream * stream))                   \
-    CALL(cuMemsetD8Async, cuMemsetD8Async,                                                                   \
-         (uint64_t target, unsigned char value, size_t size_bytes, struct cu_stream *stream))                \
-    CALL(cuStreamCreate, cuStreamCreate, (struct cu_stream * *stream, unsigned flags))                       \
-    CALL(cuStreamDestroy, cuStreamDestroy_v2, (struct cu_stream * stream))                                   \
-    CALL(cuStreamQuery, cuStreamQuery, (struct cu_stream * stream))                                          \
-    CALL(cuStreamWaitEvent, cuStreamWaitEvent,                                                               \
-         (struct cu_stream * stream, struct cu_event * event, unsigned flags))                               \
-    CALL(cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                        \
-         (struct cu_stream * stream, uint64_t address, uint32_t value, unsigned flags))                      \
-    CALL(cuStreamWriteValue32, cuStreamWriteValue32_v2,                                                      \
-         (struct cu_stream * stream, uint64_t address, uint32_t value, unsigned flags))                      \
-    CALL(cuEventCreate, cuEventCreate, (struct cu_event * *event, unsigned flags))                           \
-    CALL(cuEventDestroy, cuEventDestroy_v2, (struct cu_event * event))                                       \
-    CALL(cuEventRecord, cuEventRecord, (struct cu_event * event, struct cu_stream * stream))                 \
-    CALL(cuEventQuery, cuEventQuery, (struct cu_event * event))                                              \
-    CALL(cuLaunchKernelEx, cuLaunchKernelEx,                                                                 \
-         (const struct cu_launch_config *config, struct cu_function *function, void **parameters,            \
-          void **extra))                                                                                     \
-    CALL(cuGraphCreate, cuGraphCreate, (struct cu_graph * *graph, unsigned flags))                           \
-    CALL(cuGraphDestroy, cuGraphDestroy, (struct cu_graph * graph))                                          \
-    CALL(cuGraphAddKernelNode, cuGraphAddKernelNode_v2,                                                      \
-         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,        \
-          size_t needed_count, const struct cu_kernel_node *parameters))                                     \
-    CALL(cuGraphAddMemcpyNode, cuGraphAddMemcpyNode,                                                         \
-         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,        \
-          size_t needed_count, const struct cu_copy_node *parameters, struct cu_context *context))           \
-    CALL(cuGraphAddMemsetNode, cuGraphAddMemsetNode,                                                         \
-         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,        \
-          size_t needed_count, const struct cu_fill_node *parameters, struct cu_context *context))           \
-    CALL(cuGraphAddBatchMemOpNode, cuGraphAddBatchMemOpNode,                                                 \
-         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,        \
-          size_t needed_count, const struct cu_memory_operations_node *parameters))                          \
-    CALL(cuGraphInstantiate, cuGraphInstantiateWithFlags,                                                    \
-         (struct cu_graph_exec * *exec, struct cu_graph * graph, uint64_t flags))                            \
-    CALL(cuGraphExecDestroy, cuGraphExecDestroy, (struct cu_graph_exec * exec))                              \
+#define CUDA_DRIVER_CALLS(CALL)                                                                                      \
+    CALL(cuInit, cuInit, (unsigned flags))                                                                           \
+    CALL(cuDriverGetVersion, cuDriverGetVersion, (int32_t * version))                                                \
+    CALL(cuGetErrorName, cuGetErrorName, (enum cu_result result, const char **text))                                 \
+    CALL(cuGetErrorString, cuGetErrorString, (enum cu_result result, const char **text))                             \
+    CALL(cuDeviceGetCount, cuDeviceGetCount, (int32_t * count))                                                      \
+    CALL(cuDeviceGet, cuDeviceGet, (int32_t * device, int32_t index))                                                \
+    CALL(cuDeviceGetName, cuDeviceGetName, (char *name, int32_t size, int32_t device))                               \
+    CALL(cuDeviceGetAttribute, cuDeviceGetAttribute,                                                                 \
+         (int32_t * value, enum cu_device_attribute attribute, int32_t device))                                      \
+    CALL(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * size_bytes, int32_t device))                               \
+    CALL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (struct cu_context * *context, int32_t device))         \
+    CALL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (int32_t device))                                  \
+    CALL(cuCtxSetCurrent, cuCtxSetCurrent, (struct cu_context * context))                                            \
+    CALL(cuMemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                 \
+    CALL(cuModuleLoadDataEx, cuModuleLoadDataEx,                                                                     \
+         (struct cu_module * *module, const void *image, unsigned option_count, int32_t *options, void **values))    \
+    CALL(cuModuleUnload, cuModuleUnload, (struct cu_module * module))                                                \
+    CALL(cuModuleGetFunction, cuModuleGetFunction,                                                                   \
+         (struct cu_function * *function, struct cu_module * module, const char *name))                              \
+    CALL(cuFuncSetAttribute, cuFuncSetAttribute, (struct cu_function * function, int32_t attribute, int32_t value))  \
+    CALL(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                             \
+         (void *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *sizes,                          \
+          const uint64_t *strides_bytes, const uint32_t *box, const uint32_t *steps, uint32_t interleave,            \
+          uint32_t swizzle, uint32_t promotion, uint32_t fill))                                                      \
+    CALL(cuMemAlloc, cuMemAlloc_v2, (uint64_t * address, size_t size_bytes))                                         \
+    CALL(cuMemFree, cuMemFree_v2, (uint64_t address))                                                                \
+    CALL(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t size_bytes, unsigned flags))                        \
+    CALL(cuMemFreeHost, cuMemFreeHost, (void *address))                                                              \
+    CALL(cuMemHostRegister, cuMemHostRegister_v2, (void *address, size_t size_bytes, unsigned flags))                \
+    CALL(cuMemHostUnregister, cuMemHostUnregister, (void *address))                                                  \
+    CALL(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                                    \
+         (uint64_t * address, void *host_address, unsigned flags))                                                   \
+    CALL(cuMemcpyAsync, cuMemcpyAsync,                                                                               \
+         (uint64_t target, uint64_t source, size_t size_bytes, struct cu_stream * stream))                           \
+    CALL(cuMemsetD8Async, cuMemsetD8Async,                                                                           \
+         (uint64_t target, unsigned char value, size_t size_bytes, struct cu_stream *stream))                        \
+    CALL(cuStreamCreate, cuStreamCreate, (struct cu_stream * *stream, unsigned flags))                               \
+    CALL(cuStreamDestroy, cuStreamDestroy_v2, (struct cu_stream * stream))                                           \
+    CALL(cuStreamQuery, cuStreamQuery, (struct cu_stream * stream))                                                  \
+    CALL(cuStreamWaitEvent, cuStreamWaitEvent, (struct cu_stream * stream, struct cu_event * event, unsigned flags)) \
+    CALL(cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                                \
+         (struct cu_stream * stream, uint64_t address, uint32_t value, unsigned flags))                              \
+    CALL(cuStreamWriteValue32, cuStreamWriteValue32_v2,                                                              \
+         (struct cu_stream * stream, uint64_t address, uint32_t value, unsigned flags))                              \
+    CALL(cuEventCreate, cuEventCreate, (struct cu_event * *event, unsigned flags))                                   \
+    CALL(cuEventDestroy, cuEventDestroy_v2, (struct cu_event * event))                                               \
+    CALL(cuEventRecord, cuEventRecord, (struct cu_event * event, struct cu_stream * stream))                         \
+    CALL(cuEventQuery, cuEventQuery, (struct cu_event * event))                                                      \
+    CALL(cuLaunchKernelEx, cuLaunchKernelEx,                                                                         \
+         (const struct cu_launch_config *config, struct cu_function *function, void **parameters, void **extra))     \
+    CALL(cuGraphCreate, cuGraphCreate, (struct cu_graph * *graph, unsigned flags))                                   \
+    CALL(cuGraphDestroy, cuGraphDestroy, (struct cu_graph * graph))                                                  \
+    CALL(cuGraphAddKernelNode, cuGraphAddKernelNode_v2,                                                              \
+         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,                \
+          size_t needed_count, const struct cu_kernel_node *parameters))                                             \
+    CALL(cuGraphAddMemcpyNode, cuGraphAddMemcpyNode,                                                                 \
+         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,                \
+          size_t needed_count, const struct cu_copy_node *parameters, struct cu_context *context))                   \
+    CALL(cuGraphAddMemsetNode, cuGraphAddMemsetNode,                                                                 \
+         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,                \
+          size_t needed_count, const struct cu_fill_node *parameters, struct cu_context *context))                   \
+    CALL(cuGraphAddBatchMemOpNode, cuGraphAddBatchMemOpNode,                                                         \
+         (struct cu_graph_node * *node, struct cu_graph * graph, struct cu_graph_node *const *needed,                \
+          size_t needed_count, const struct cu_memory_operations_node *parameters))                                  \
+    CALL(cuGraphInstantiate, cuGraphInstantiateWithFlags,                                                            \
+         (struct cu_graph_exec * *exec, struct cu_graph * graph, uint64_t flags))                                    \
+    CALL(cuGraphExecDestroy, cuGraphExecDestroy, (struct cu_graph_exec * exec))                                      \
     CALL(cuGraphLaunch, cuGraphLaunch, (struct cu_graph_exec * exec, struct cu_stream * stream))
 
 /* Those that an older driver than the newest lacks; a member is NULL then.
@@ -237,8 +233,7 @@ struct cuda_driver {
 
 /* library: NULL for "libcuda.so.1", as the system's loader finds it.  STATUS_UNSUPPORTED where there is no driver, it
  * is too old, or it has no device; the message says which. */
-enum status cuda_driver_open(struct cuda_driver *driver, const char *library, struct error *error)
-    STATUS_CHECKED;
+enum status cuda_driver_open(struct cuda_driver *driver, const char *library, struct error *error) STATUS_CHECKED;
 void cuda_driver_close(struct cuda_driver *driver); /* a closed one: allowed */
 
 /* Fills *error with "cuda: WHAT: NAME (the driver's text)" and returns the status that the result stands for. */
@@ -259,7 +254,6 @@ struct cuda_properties {
     bool has_unified_addresses;
 };
 
-enum status cuda_device_count(const struct cuda_driver *driver, uint32_t *count, struct error *error)
-    STATUS_CHECKED;
-enum status cuda_properties_read(const struct cuda_driver *driver, uint32_t index,
-                                 struct cuda_properties *properties, struct error *error) STATUS_CHECKED;
+enum status cuda_device_count(const struct cuda_driver *driver, uint32_t *count, struct error *error) STATUS_CHECKED;
+enum status cuda_properties_read(const struct cuda_driver *driver, uint32_t index, struct cuda_properties *properties,
+                                 struct error *error) STATUS_CHECKED;

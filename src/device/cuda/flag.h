@@ -12,8 +12,7 @@ struct cuda_flag {
 };
 
 /* At 0.  STATUS_FULL: CUDA_FLAGS_MAX are in use. */
-enum status cuda_flag_create(struct cuda_flag *flag, struct cuda_context *context, struct error *error)
-    STATUS_CHECKED;
+enum status cuda_flag_create(struct cuda_flag *flag, struct cuda_context *context, struct error *error) STATUS_CHECKED;
 void cuda_flag_destroy(struct cuda_flag *flag); /* nobody waits for it; none: allowed */
 
 /* Of any thread.  To at least value; what this thread wrote before is visible to whoever waited. */

@@ -5,8 +5,7 @@
 /* ---- nodes ---- */
 
 /* The node is the stream's last: what comes next comes after it. */
-static void node_added(struct cuda_stream *stream, enum cu_result result, struct cu_graph_node *node,
-                       bool is_kernel) {
+static void node_added(struct cuda_stream *stream, enum cu_result result, struct cu_graph_node *node, bool is_kernel) {
     if (!cuda_context_check(stream->context, result, "recording a step")) return;
     stream->needed = (struct cuda_needed){.nodes = {node}, .count = 1, .is_kernel = is_kernel};
     stream->graph->node_count++;
@@ -23,8 +22,8 @@ void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch 
                                     .shared_bytes = launch->shared_bytes,
                                     .parameters = parameters};
     struct cu_graph_node *node = NULL;
-    enum cu_result result = driver->cuGraphAddKernelNode(&node, stream->graph->graph, needed.nodes,
-                                                         is_early ? 0 : needed.count, &kernel);
+    enum cu_result result =
+        driver->cuGraphAddKernelNode(&node, stream->graph->graph, needed.nodes, is_early ? 0 : needed.count, &kernel);
     if (result == CU_SUCCESS && is_early) {
         const struct cu_edge edge = {.from_port = CU_PORT_PROGRAMMATIC, .type = CU_EDGE_PROGRAMMATIC};
         result = driver->cuGraphAddDependencies(stream->graph->graph, needed.nodes, &node, &edge, 1);
@@ -35,8 +34,7 @@ void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch 
 }
 
 static struct cu_copy_side side(uint64_t address, size_t size_bytes) {
-    return (struct cu_copy_side){
-        .memory = CU_MEMORY_UNIFIED, .device = address, .pitch = size_bytes, .height = 1};
+    return (struct cu_copy_side){.memory = CU_MEMORY_UNIFIED, .device = address, .pitch = size_bytes, .height = 1};
 }
 
 void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t source, size_t size_bytes) {
@@ -46,30 +44,23 @@ void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t s
                                       .height = 1,
                                       .depth = 1};
     struct cu_graph_node *node = NULL;
-    enum cu_result result =
-        stream->context->driver->cuGraphAddMemcpyNode(&node, stream->graph->graph, stream->needed.nodes,
-                                                      stream->needed.count, &copy, stream->context->handle);
+    enum cu_result result = stream->context->driver->cuGraphAddMemcpyNode(
+        &node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &copy, stream->context->handle);
     node_added(stream, result, node, false);
     stream->graph->copy_count++;
     stream->graph->copied_bytes += size_bytes;
 }
 
 void cuda_graph_add_fill(struct cuda_stream *stream, uint64_t target, uint8_t value, size_t size_bytes) {
-    const struct cu_fill_node fill = {.target = target,
-                                      .pitch = size_bytes,
-                                      .value = value,
-                                      .element_bytes = 1,
-                                      .width = size_bytes,
-                                      .height = 1};
+    const struct cu_fill_node fill = {
+        .target = target, .pitch = size_bytes, .value = value, .element_bytes = 1, .width = size_bytes, .height = 1};
     struct cu_graph_node *node = NULL;
-    enum cu_result result =
-        stream->context->driver->cuGraphAddMemsetNode(&node, stream->graph->graph, stream->needed.nodes,
-                                                      stream->needed.count, &fill, stream->context->handle);
+    enum cu_result result = stream->context->driver->cuGraphAddMemsetNode(
+        &node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &fill, stream->context->handle);
     node_added(stream, result, node, false);
 }
 
-void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations,
-                               uint32_t count) {
+void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations, uint32_t count) {
     const struct cu_memory_operations_node list = {
         .context = stream->context->handle, .count = count, .operations = operations};
     struct cu_graph_node *node = NULL;

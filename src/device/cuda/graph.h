@@ -24,8 +24,7 @@ struct cuda_graph {
 };
 
 /* From now on the stream records. */
-enum status cuda_graph_begin(struct cuda_graph *graph, struct cuda_stream *stream, struct error *error)
-    STATUS_CHECKED;
+enum status cuda_graph_begin(struct cuda_graph *graph, struct cuda_stream *stream, struct error *error) STATUS_CHECKED;
 /* Its streams run again. */
 enum status cuda_graph_end(struct cuda_graph *graph, struct error *error) STATUS_CHECKED;
 /* Zeros: allowed.  No replay is under way. */
@@ -39,5 +38,4 @@ void cuda_graph_join(struct cuda_graph *graph, struct cuda_stream *stream);
 void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch *launch);
 void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t source, size_t size_bytes);
 void cuda_graph_add_fill(struct cuda_stream *stream, uint64_t target, uint8_t value, size_t size_bytes);
-void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations,
-                               uint32_t count);
+void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations, uint32_t count);

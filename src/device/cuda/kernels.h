@@ -24,11 +24,9 @@ struct step_head {
 
 /* Rows [row_first, row_first + row_count) of a step belong to one sequence, at positions from position_first on. */
 struct step_item {
-    uint64_t pages; /* uint32_t [layer][kv head][chunk_stride]: places */
-    uint64_t
-        index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
-    uint64_t
-        q4_pages; /* the same of chunks in 4 bits, a layer's; place 0: the chunk has rows; 0: all have */
+    uint64_t pages;       /* uint32_t [layer][kv head][chunk_stride]: places */
+    uint64_t index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
+    uint64_t q4_pages;    /* the same of chunks in 4 bits, a layer's; place 0: the chunk has rows; 0: all have */
     uint64_t position_first;
     uint32_t row_first, row_count, chunk_stride;
     uint16_t range_first, range_end; /* of attention_decode's ranges: cuda_attention_args */
@@ -237,14 +235,12 @@ struct cuda_attention_args {
     uint64_t layer_pages;
     struct kv_shape shape;
     uint32_t row_count, q_stride, kv_head_count, group, window, partial_stride;
-    float scale, softcap; /* softcap 0: none */
+    float scale, softcap;      /* softcap 0: none */
     uint32_t ranges, reserved; /* enum attention_ranges */
 };
 
 enum { ATTENTION_PARTIAL_NUMBERS = 4 }; /* m, s, and two that keep o aligned */
-KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) {
-    return ATTENTION_PARTIAL_NUMBERS + v_dimension;
-}
+KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) { return ATTENTION_PARTIAL_NUMBERS + v_dimension; }
 enum { ATTENTION_TABLE = 128 }; /* addresses of chunks at hand */
 KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
     const uint32_t parts = lanes < 32 ? 128 / lanes : 4; /* of a block, that each saw rows of their own */
@@ -433,8 +429,8 @@ struct cuda_gate_args {
 
 /* The list of a KV head of a row. */
 struct cuda_list {
-    uint64_t rows;  /* uint32_t [count]: tokens, ascending, in units of 8, of which the last may be cut */
-    uint32_t count; /* begin + picks + the row's position + 1 - end */
+    uint64_t rows;       /* uint32_t [count]: tokens, ascending, in units of 8, of which the last may be cut */
+    uint32_t count;      /* begin + picks + the row's position + 1 - end */
     uint32_t begin, end; /* candidates: whole units, of codes complete chunks */
     uint32_t picks;      /* tokens, whole units */
     /* Not 0: from step to step the list without its tokens from `end` on is kept there.  With kept_count tokens it is
@@ -552,7 +548,7 @@ struct cuda_spread_score_args {
     uint32_t is_box;    /* mean - deviation and mean + deviation in place of the two */
 };
 enum spread_aggregate {
-    SPREAD_APART,   /* a score for each head */
+    SPREAD_APART,    /* a score for each head */
     SPREAD_GREATEST, /* one for the group, its best head's */
     SPREAD_TOGETHER, /* one, of the sum of its queries and that of their magnitudes */
 };
@@ -628,8 +624,7 @@ struct fetch_result { /* units; misses: that were given a slot; struct fetch_cou
 };
 
 struct fetch_shared {
-    uint32_t units[FETCH_MISSES_MAX], places[FETCH_MISSES_MAX],
-        victims[FETCH_MISSES_MAX]; /* places: in the list */
+    uint32_t units[FETCH_MISSES_MAX], places[FETCH_MISSES_MAX], victims[FETCH_MISSES_MAX]; /* places: in the list */
     uint32_t counts[16];
     uint32_t hand;
 };

@@ -17,9 +17,7 @@ struct cuda_matmul_wgmma_args {
 };
 enum { MATMUL_WGMMA_THREADS = 384 };
 KERNELS_BOTH uint32_t matmul_wgmma_stages(uint32_t rows) { return rows == 256 ? 4 : 6; }
-KERNELS_BOTH uint32_t matmul_wgmma_stage_bytes(uint32_t rows) {
-    return (rows + MATMUL_OUTPUTS) * MATMUL_COLUMNS * 2;
-}
+KERNELS_BOTH uint32_t matmul_wgmma_stage_bytes(uint32_t rows) { return (rows + MATMUL_OUTPUTS) * MATMUL_COLUMNS * 2; }
 KERNELS_BOTH uint32_t matmul_wgmma_shared(uint32_t rows) { /* two barriers a stage */
     return matmul_wgmma_stages(rows) * (matmul_wgmma_stage_bytes(rows) + 2 * 8);
 }

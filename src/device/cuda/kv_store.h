@@ -5,8 +5,7 @@
 #include "device/cuda/rows.h"
 
 /* 32 elements of a row (fewer at the end of a row of halves), a lane each. */
-DEVICE void group_store(uint32_t type, char *row, char *scales, uint32_t group, uint32_t dimension,
-                        const float *x) {
+DEVICE void group_store(uint32_t type, char *row, char *scales, uint32_t group, uint32_t dimension, const float *x) {
     const uint32_t i = group * KV_SCALE_GROUP + lane_index();
     const float v = i < dimension ? x[i] : 0;
     if (type == KV_F16) {
@@ -17,8 +16,7 @@ DEVICE void group_store(uint32_t type, char *row, char *scales, uint32_t group, 
     /* What is not finite has no code and makes the scale NaN. */
     const float step = largest >= FLOAT_INFINITE ? bits_float(0x7fffffffu) : bits_float(largest) / 127.0f;
     const uint32_t stored = half_of(step);
-    const float scale = half_value(stored),
-                inverse = scale > 0 ? 1.0f / scale : 0.0f; /* by the scale as stored */
+    const float scale = half_value(stored), inverse = scale > 0 ? 1.0f / scale : 0.0f; /* by the scale as stored */
     const float code = __builtin_rintf(v * inverse);
     ((int8_t *)row)[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code == code ? code : 0);
     if (lane_index() == 0) ((uint16_t *)(void *)scales)[group] = (uint16_t)stored;
@@ -41,8 +39,7 @@ DEVICE struct row_bytes row_bytes_of(const struct kv_shape &shape, const struct 
 }
 
 /* By four warps, which take groups of 32 elements in turn. */
-DEVICE void row_store(const struct kv_shape &shape, const struct row_bytes &to, const float *k,
-                      const float *v) {
+DEVICE void row_store(const struct kv_shape &shape, const struct row_bytes &to, const float *k, const float *v) {
     const uint32_t k_groups = (shape.k_dimension + 31) / 32, v_groups = (shape.v_dimension + 31) / 32;
     for (uint32_t group = thread_index() / 32; group < k_groups + v_groups; group += 4) {
         if (group < k_groups)

@@ -26,10 +26,8 @@ template <typename T> DEVICE void piece_halves(const T &raw, uint32_t index, uin
         UNROLL
         for (uint32_t k = 0; k < 2; k++) {
             /* a byte under 0x64 is the half 1024 + byte */
-            const uint32_t value =
-                halves_subtract(bytes_pick(codes, 0x64646464u, k ? 0x4342 : 0x4140), center);
-            to[j * 2 + k] =
-                T::HAS_MINIMUM ? halves_fma(value, scale, minimum) : halves_multiply(value, scale);
+            const uint32_t value = halves_subtract(bytes_pick(codes, 0x64646464u, k ? 0x4342 : 0x4140), center);
+            to[j * 2 + k] = T::HAS_MINIMUM ? halves_fma(value, scale, minimum) : halves_multiply(value, scale);
         }
     }
 }
@@ -82,8 +80,7 @@ DEVICE void piece_halves(const plain_bf16 &raw, uint32_t, uint32_t to[16]) {
     uint32_t two[16];
     raw.words(two);
     UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        to[i] = halves_of(bits_float(two[i] << 16), bits_float(two[i] & 0xffff0000u));
+    for (uint32_t i = 0; i < 16; i++) to[i] = halves_of(bits_float(two[i] << 16), bits_float(two[i] & 0xffff0000u));
 }
 DEVICE void piece_halves(const plain_f32 &raw, uint32_t, uint32_t to[16]) {
     UNROLL
@@ -173,8 +170,8 @@ DEVICE void x_copy(const struct cuda_matmul_args &args, const struct matmul_plac
 
 /* Piece `number` of 256 of a tile of weights. */
 template <typename T>
-DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw,
-                   uint32_t column, uint32_t number) {
+DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw, uint32_t column,
+                   uint32_t number) {
     const uint32_t row = smaller(place.output_first + number / 2, place.part.rows - 1);
     piece_load(raw, place.part.weight, place.weight_first + row, column + number % 2 * 32, args.columns);
 }
@@ -190,29 +187,25 @@ DEVICE void w_store(const T &raw, uint32_t column, uint32_t number, const STORE 
 }
 
 /* 16 columns of the tiles: 64 rows by 32 outputs of this warp. */
-DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uint32_t lane,
-                          float d[4][4][4]) {
+DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uint32_t lane, float d[4][4][4]) {
     uint32_t a[4][4], b[2][4];
     UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        matrix_load4(a[i], x + tile_place(i * 16 + lane % 16, step * 2 + lane / 16));
+    for (uint32_t i = 0; i < 4; i++) matrix_load4(a[i], x + tile_place(i * 16 + lane % 16, step * 2 + lane / 16));
     UNROLL
     for (uint32_t j = 0; j < 2; j++)
         matrix_load4(b[j], w + tile_place(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
     UNROLL
     for (uint32_t i = 0; i < 4; i++) UNROLL
-    for (uint32_t j = 0; j < 4; j++)
-        matrix_multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    for (uint32_t j = 0; j < 4; j++) matrix_multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
 }
 
 template <bool EXPERTS>
-DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
-                       uint32_t row_first, uint32_t output_first, const float d[4][4][4]) {
+DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t row_first,
+                       uint32_t output_first, const float d[4][4][4]) {
     const uint32_t lane = lane_index();
     UNROLL
     for (uint32_t i = 0; i < 8; i++) {
-        const uint32_t row =
-            row_first + i * 8 + lane / 4; /* 16 rows are d[i / 2], the second 8 its other half */
+        const uint32_t row = row_first + i * 8 + lane / 4; /* 16 rows are d[i / 2], the second 8 its other half */
         if (row >= place.row_end) continue;
         const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
         const float scale = at<float>(args.scales)[from.input];
@@ -231,12 +224,11 @@ DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_
 template <typename T, bool EXPERTS>
 DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_place &place, char *base) {
     char *w_tiles = base + MATMUL_X_TILES * MATMUL_TILE_BYTES;
-    const uint32_t lane = lane_index(), warp = warp_index(), row_part = warp / 4 * 64,
-                   output_part = warp % 4 * 32;
+    const uint32_t lane = lane_index(), warp = warp_index(), row_part = warp / 4 * 64, output_part = warp % 4 * 32;
     /* Tiles of experts are often not full: some warps have nothing but the weights, which are everyone's.  Where all
      * are, a branch would part the products from what goes on between them. */
-    const bool multiplies = !EXPERTS || (place.row_first + row_part < place.row_end &&
-                                         place.output_first + output_part < place.part.rows);
+    const bool multiplies =
+        !EXPERTS || (place.row_first + row_part < place.row_end && place.output_first + output_part < place.part.rows);
     T raw;
     const shared_address x_shared = shared_of(base), w_shared = shared_of(w_tiles);
     float d[4][4][4];
@@ -249,9 +241,7 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
         copy_async_commit();
     }
     char *w_to = w_tiles;
-    const auto store = [&](uint32_t at_byte, struct u32x4 v) {
-        *(struct u32x4 *)(void *)(w_to + at_byte) = v;
-    };
+    const auto store = [&](uint32_t at_byte, struct u32x4 v) { *(struct u32x4 *)(void *)(w_to + at_byte) = v; };
     w_store(raw, 0, thread_index(), store);
     w_load(args, place, &raw, MATMUL_COLUMNS, thread_index());
     uint32_t x_tile = 0, x_next = MATMUL_X_TILES - 1, w_tile = 0;
@@ -260,7 +250,7 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
         copy_async_wait<MATMUL_X_TILES - 2>();
         block_barrier(); /* these tiles are there, and nobody reads the last ones any more */
         x_copy<EXPERTS>(args, place, x_shared + x_next * MATMUL_TILE_BYTES,
-               column + (MATMUL_X_TILES - 1) * MATMUL_COLUMNS);
+                        column + (MATMUL_X_TILES - 1) * MATMUL_COLUMNS);
         copy_async_commit();
         const shared_address x = x_shared + x_tile * MATMUL_TILE_BYTES + row_part * 128,
                              w = w_shared + w_tile * MATMUL_TILE_BYTES + output_part * 128;
@@ -297,8 +287,6 @@ template <typename T> DEVICE void matmul_experts_run(const struct cuda_matmul_ex
         tile_run<T, true>(args.matmul, place, base);
 }
 
-#define MATMUL_KERNEL(name, type, blocks)                                                   \
-    KERNEL(matmul_##name, cuda_matmul_args, 256, blocks) { matmul_run<type>(args); }        \
-    KERNEL(matmul_experts_##name, cuda_matmul_experts_args, 256, blocks) {                  \
-        matmul_experts_run<type>(args);                                                     \
-    }
+#define MATMUL_KERNEL(name, type, blocks)                                            \
+    KERNEL(matmul_##name, cuda_matmul_args, 256, blocks) { matmul_run<type>(args); } \
+    KERNEL(matmul_experts_##name, cuda_matmul_experts_args, 256, blocks) { matmul_experts_run<type>(args); }

@@ -57,8 +57,7 @@ DEVICE bool wgmma_place(const struct cuda_matmul_args &args, uint32_t tile, stru
 }
 
 template <typename T, uint32_t ROWS>
-DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map,
-                       struct wgmma_stage<ROWS> stage) {
+DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map, struct wgmma_stage<ROWS> stage) {
     const uint32_t thread = thread_index() - WGMMA_MULTIPLIERS;
     struct matmul_place place = {};
     T raw[2];
@@ -119,8 +118,7 @@ DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct 
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t number = thread + i * WGMMA_FILLERS;
-            w_store(raw[i], column, number,
-                    [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
+            w_store(raw[i], column, number, [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
             w_load(args, place, &raw[i], column + MATMUL_COLUMNS, number);
         }
         copy_async_wait<1>();
@@ -134,8 +132,8 @@ DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct 
 
 /* 64 outputs from output_first on, of all rows of the tile. */
 template <uint32_t ROWS, bool EXPERTS>
-DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
-                        uint32_t output_first, const float (&d)[ROWS / 2]) {
+DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t output_first,
+                        const float (&d)[ROWS / 2]) {
     const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4;
     float bias[2] = {0, 0};
     UNROLL
@@ -227,7 +225,7 @@ DEVICE void matmul_wgmma_run(const struct cuda_matmul_wgmma_args &args, const vo
 /* An expert's tile, of which few rows are multiplied as half a tile. */
 template <typename T> DEVICE void matmul_wgmma_experts_run(const struct cuda_matmul_experts_args &args) {
     char *base = SHARED_ARRAY(char);
-    const struct wgmma_stage<MATMUL_ROWS> first = {shared_of(base), 0, 0};
+    const struct wgmma_stage<MATMUL_ROWS> first = { shared_of(base), 0, 0 };
     struct matmul_place place = {};
     dependents_start();
     dependency_wait();
@@ -248,13 +246,13 @@ template <typename T> DEVICE void matmul_wgmma_experts_run(const struct cuda_mat
         wgmma_tile<MATMUL_ROWS, true>(args.matmul, place, &stage);
 }
 
-#define MATMUL_WGMMA_KERNEL(name, type)                                                  \
+#define MATMUL_WGMMA_KERNEL(name, type)                                                      \
     KERNEL(matmul_wgmma_experts_##name, cuda_matmul_experts_args, MATMUL_WGMMA_THREADS, 1) { \
-        matmul_wgmma_experts_run<type>(args);                                            \
-    }                                                                                    \
-    KERNEL(matmul_wgmma_##name##_128, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
-        matmul_wgmma_run<type, 128>(args, ARGUMENTS_OF(matmul_wgmma_##name##_128));      \
-    }                                                                                    \
-    KERNEL(matmul_wgmma_##name##_256, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
-        matmul_wgmma_run<type, 256>(args, ARGUMENTS_OF(matmul_wgmma_##name##_256));      \
+        matmul_wgmma_experts_run<type>(args);                                                \
+    }                                                                                        \
+    KERNEL(matmul_wgmma_##name##_128, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) {     \
+        matmul_wgmma_run<type, 128>(args, ARGUMENTS_OF(matmul_wgmma_##name##_128));          \
+    }                                                                                        \
+    KERNEL(matmul_wgmma_##name##_256, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) {     \
+        matmul_wgmma_run<type, 256>(args, ARGUMENTS_OF(matmul_wgmma_##name##_256));          \
     }

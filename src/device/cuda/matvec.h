@@ -112,8 +112,7 @@ template <typename T, int R, int U> struct pieces {
         }
     }
     /* Two rows of each of two matrices with as many rows. */
-    DEVICE_MEMBER void load_pairs(const struct matvec_part part[2], uint32_t row, uint32_t blocks,
-                                  uint32_t b0) {
+    DEVICE_MEMBER void load_pairs(const struct matvec_part part[2], uint32_t row, uint32_t blocks, uint32_t b0) {
         UNROLL
         for (uint32_t r = 0; r < R; r++) UNROLL
         for (uint32_t u = 0; u < U; u++) {
@@ -148,8 +147,7 @@ DEVICE void outputs_store(float sums[R][N], const struct cuda_matvec_args &args,
     uint32_t y_stride = part->y_stride;
     UNROLL
     for (uint32_t i = 1; i < MATVEC_PARTS; i++)
-        if (place.part == i)
-            y_base = args.part[i].y, bias = args.part[i].bias, y_stride = args.part[i].y_stride;
+        if (place.part == i) y_base = args.part[i].y, bias = args.part[i].bias, y_stride = args.part[i].y_stride;
     float *y = at<float>(y_base) + (uint64_t)(of.pick + c) * y_stride + row;
     if (bias != 0) mine += at<float>(bias)[(uint64_t)of.expert * of.expert_rows + row];
     *y = args.accumulate ? *y + mine : mine;
@@ -160,8 +158,8 @@ DEVICE void outputs_store(float sums[R][N], const struct cuda_matvec_args &args,
 /* sums += the pieces that have come, from b0 on.  Of one input the weights are expanded one after the other;
  * of several the weights of all rows stay expanded, and each input is read once for them. */
 template <typename T, int N, int R, int U>
-DEVICE void pieces_add(const struct pieces<T, R, U> &w, const char *inputs, uint32_t input_stride,
-                       uint32_t input_count, uint32_t blocks, uint32_t b0, float sums[R][N]) {
+DEVICE void pieces_add(const struct pieces<T, R, U> &w, const char *inputs, uint32_t input_stride, uint32_t input_count,
+                       uint32_t blocks, uint32_t b0, float sums[R][N]) {
     UNROLL
     for (uint32_t u = 0; u < U; u++) {
         const uint32_t index = b0 + u * 32 + lane_index(), b = smaller(index, blocks - 1);
@@ -180,8 +178,7 @@ DEVICE void pieces_add(const struct pieces<T, R, U> &w, const char *inputs, uint
         for (uint32_t r = 0; r < R; r++) w.raw[r][u].expand(&units[r], index);
         UNROLL
         for (uint32_t c = 0; c < N; c++) {
-            const struct input_piece x =
-                input_piece_of(inputs + smaller(c, input_count - 1) * input_stride, blocks, b);
+            const struct input_piece x = input_piece_of(inputs + smaller(c, input_count - 1) * input_stride, blocks, b);
             UNROLL
             for (uint32_t r = 0; r < R; r++) sums[r][c] = piece_add<T>(units[r], x, sums[r][c]);
         }
@@ -277,8 +274,7 @@ template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matve
     char *base = SHARED_ARRAY(char);
     const struct matvec_part *part = args.matvec.part;
     const uint32_t blocks = args.matvec.columns / 32, rows = part[0].rows, warp = warp_index();
-    struct decode_shared *shared =
-        (struct decode_shared *)(void *)(base + input_row_bytes(args.matvec.columns));
+    struct decode_shared *shared = (struct decode_shared *)(void *)(base + input_row_bytes(args.matvec.columns));
     const struct input_row out = input_row_of(at<char>(args.input_out), rows);
     struct pieces<T, MATVEC_ROWS, U> w;
     uint32_t first = block_x() * 32 + warp * 4, b0 = 0; /* a pass on: first + 2 */
@@ -320,15 +316,11 @@ template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matve
 }
 
 /* norm_pieces: under way in decode_norm, as many as the registers hold. */
-#define MATVEC_KERNELS(type, norm_pieces)                                                        \
-    KERNEL(matvec_##type##_1, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 1, 2>(args); } \
-    KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 2, 1>(args); } \
-    KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 4, 1>(args); } \
-    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { matvec_run<type_##type, 8, 1>(args); } \
-    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) {                            \
-        matvec_experts_run<type_##type>(args);                                                   \
-    }                                                                                            \
-    KERNEL(decode_norm_##type, cuda_decode_matvec_args, 256, 2) {                                \
-        decode_norm_run<type_##type, norm_pieces>(args);                                         \
-    }                                                                                            \
+#define MATVEC_KERNELS(type, norm_pieces)                                                                            \
+    KERNEL(matvec_##type##_1, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 1, 2>(args); }                     \
+    KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 2, 1>(args); }                     \
+    KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 4, 1>(args); }                     \
+    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { matvec_run<type_##type, 8, 1>(args); }                     \
+    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) { matvec_experts_run<type_##type>(args); }       \
+    KERNEL(decode_norm_##type, cuda_decode_matvec_args, 256, 2) { decode_norm_run<type_##type, norm_pieces>(args); } \
     KERNEL(decode_gate_##type, cuda_decode_matvec_args, 256, 2) { decode_gate_run<type_##type>(args); }

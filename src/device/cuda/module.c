@@ -8,8 +8,7 @@
 enum { SHARED_BYTES_PLAIN = 48 << 10, CAPABILITY_ALONE = 90, CAPABILITY_EARLY = 90, LOG_BYTES = 2048 };
 
 static bool is_for(const struct cuda_image *image, uint32_t capability) {
-    return image->capability == CAPABILITY_ALONE ? capability == CAPABILITY_ALONE
-                                                 : capability >= image->capability;
+    return image->capability == CAPABILITY_ALONE ? capability == CAPABILITY_ALONE : capability >= image->capability;
 }
 
 /* The first line of what the driver's compiler complained of, which names the line of the PTX. */
@@ -29,8 +28,7 @@ static char *image_ptx(const struct cuda_modules *modules, const struct cuda_ima
     char *ptx = strdup(image->ptx);
     if (ptx == NULL || modules->context->properties.capability < CAPABILITY_EARLY) return ptx;
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
-        for (char *at = ptx; (at = strstr(at, WORDS[i][0])) != NULL;)
-            memcpy(at, WORDS[i][1], strlen(WORDS[i][1]));
+        for (char *at = ptx; (at = strstr(at, WORDS[i][0])) != NULL;) memcpy(at, WORDS[i][1], strlen(WORDS[i][1]));
     return ptx;
 }
 
@@ -63,8 +61,7 @@ static size_t image_find(const struct cuda_modules *modules, const char *name) {
     for (int turn = 0; turn < 2; turn++)
         for (size_t i = 0; i < modules->count; i++) {
             const struct cuda_image *image = &modules->images[i];
-            if ((image->capability != CAPABILITY_ALONE) == turn && is_for(image, capability) &&
-                has_entry(image, name))
+            if ((image->capability != CAPABILITY_ALONE) == turn && is_for(image, capability) && has_entry(image, name))
                 return i;
         }
     return modules->count;
@@ -98,15 +95,13 @@ enum status cuda_kernel_find(struct cuda_kernel *kernel, struct cuda_modules *mo
     char what[160];
     *kernel = (struct cuda_kernel){.name = name};
     if (index == modules->count)
-        return error_set(error, STATUS_UNSUPPORTED, "cuda: no kernel %s for %s", name,
-                         context->properties.name);
+        return error_set(error, STATUS_UNSUPPORTED, "cuda: no kernel %s for %s", name, context->properties.name);
     if (shared_bytes > context->properties.shared_bytes_max)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: kernel %s needs %zu bytes of shared memory, %s has %u a block", name,
-                         shared_bytes, context->properties.name, context->properties.shared_bytes_max);
+                         "cuda: kernel %s needs %zu bytes of shared memory, %s has %u a block", name, shared_bytes,
+                         context->properties.name, context->properties.shared_bytes_max);
     if (modules->handles[index] == NULL) TRY(image_load(modules, index, error));
-    enum cu_result result =
-        context->driver->cuModuleGetFunction(&kernel->function, modules->handles[index], name);
+    enum cu_result result = context->driver->cuModuleGetFunction(&kernel->function, modules->handles[index], name);
     if (result == CU_SUCCESS && shared_bytes > SHARED_BYTES_PLAIN)
         result = context->driver->cuFuncSetAttribute(kernel->function, CU_FUNCTION_DYNAMIC_SHARED_BYTES_MAX,
                                                      (int32_t)shared_bytes);

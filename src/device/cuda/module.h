@@ -19,8 +19,7 @@ struct cuda_kernel {
 
 /* Nothing is compiled yet.  STATUS_UNSUPPORTED: there are no images, and why. */
 enum status cuda_modules_open(struct cuda_modules *modules, struct cuda_context *context,
-                              const struct cuda_image *images, size_t image_count, struct error *error)
-    STATUS_CHECKED;
+                              const struct cuda_image *images, size_t image_count, struct error *error) STATUS_CHECKED;
 void cuda_modules_close(struct cuda_modules *modules); /* zeros: allowed */
 
 /* The variant for this card alone where there is one.  The driver compiles the kernel's image when its first kernel is

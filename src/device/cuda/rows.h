@@ -86,9 +86,7 @@ DEVICE float input_scale(uint32_t largest_bits, float *inverse) {
 }
 
 /* 0 where the scale is NaN, for which there is no code. */
-DEVICE int32_t input_code(float x, float inverse) {
-    return inverse == 0 ? 0 : (int32_t)__builtin_rintf(x * inverse);
-}
+DEVICE int32_t input_code(float x, float inverse) { return inverse == 0 ? 0 : (int32_t)__builtin_rintf(x * inverse); }
 
 /* A row's planes. */
 struct input_row {
@@ -130,8 +128,8 @@ DEVICE void half_quantize(const float v[16], uint32_t h, bool takes, const struc
 }
 
 /* A row of `columns`, multiples of 32, normed if w is not 0, by 256 threads.  A barrier follows before it is read. */
-DEVICE void row_quantize(const float *x, uint32_t columns, const float *w, const float *b, bool is_layer,
-                         float epsilon, struct norm_shared *shared, const struct input_row &to) {
+DEVICE void row_quantize(const float *x, uint32_t columns, const float *w, const float *b, bool is_layer, float epsilon,
+                         struct norm_shared *shared, const struct input_row &to) {
     struct norm_factors f = {0, 1};
     if (w != 0) f = norm_factors_of(x, columns, is_layer, epsilon, shared);
     const uint32_t halves = columns / 16;

@@ -32,8 +32,7 @@ void cuda_stream_launch(struct cuda_stream *stream, const struct cuda_launch *la
         .attributes = &early,
         .attribute_count = launch->is_early ? 1 : 0,
     };
-    enum cu_result result =
-        context->driver->cuLaunchKernelEx(&config, launch->kernel->function, parameters, NULL);
+    enum cu_result result = context->driver->cuLaunchKernelEx(&config, launch->kernel->function, parameters, NULL);
     if (result != CU_SUCCESS) {
         char what[120];
         snprintf(what, sizeof what, "launching %s", launch->kernel->name);
@@ -87,11 +86,10 @@ static void limit_passed(struct cuda_context *context, uint64_t waited_ns) {
     const double seconds = (double)waited_ns * 1e-9;
     uint32_t found = 0, expected = 0;
     if (cuda_flags_raise_all(context, &found, &expected))
-        error_set(&context->error, STATUS_FAILED,
-                  "cuda: no progress for %.1f s: a flag is at %u, expected %u", seconds, found, expected);
+        error_set(&context->error, STATUS_FAILED, "cuda: no progress for %.1f s: a flag is at %u, expected %u", seconds,
+                  found, expected);
     else
-        error_set(&context->error, STATUS_FAILED, "cuda: no progress for %.1f s: the device does not answer",
-                  seconds);
+        error_set(&context->error, STATUS_FAILED, "cuda: no progress for %.1f s: the device does not answer", seconds);
 }
 
 /* Most waits are short, and the driver's answer takes about a microsecond: asks at once for the first rounds. */
@@ -115,8 +113,7 @@ void cuda_stream_drain(struct cuda_stream *stream) {
         const uint64_t now_ns = clock_ns(), waited_ns = now_ns - since_ns;
         if (!cuda_context_works(context)) {
             (void)cuda_flags_raise_all(context, &found, &expected);
-            context->is_stuck =
-                asked >= ASKS_MIN && waited_ns > min_ns(DRAIN_LIMIT_NS, context->wait_limit_ns);
+            context->is_stuck = asked >= ASKS_MIN && waited_ns > min_ns(DRAIN_LIMIT_NS, context->wait_limit_ns);
         } else if (asked >= ASKS_MIN && waited_ns > context->wait_limit_ns) {
             limit_passed(context, waited_ns);
             since_ns = now_ns;
@@ -155,8 +152,7 @@ uint64_t cuda_stream_mark(struct cuda_stream *stream) {
     struct cuda_context *context = stream->context;
     if (stream->graph != NULL) {
         stream->marks[++stream->recorded % CUDA_TICKETS_MAX] = stream->needed;
-        stream->marks[stream->recorded % CUDA_TICKETS_MAX].is_kernel =
-            false; /* to another stream it is no kernel */
+        stream->marks[stream->recorded % CUDA_TICKETS_MAX].is_kernel = false; /* to another stream it is no kernel */
         return stream->recorded;
     }
     if (!cuda_context_works(context)) return stream->last;
@@ -164,8 +160,7 @@ uint64_t cuda_stream_mark(struct cuda_stream *stream) {
         cuda_ticket_wait(stream, stream->last + 1 - CUDA_TICKETS_MAX, NULL) != STATUS_OK)
         return stream->last;
     struct cu_event *event = event_of(stream, stream->last + 1);
-    if (cuda_context_check(context, context->driver->cuEventRecord(event, stream->handle), "a ticket"))
-        stream->last++;
+    if (cuda_context_check(context, context->driver->cuEventRecord(event, stream->handle), "a ticket")) stream->last++;
     return stream->last;
 }
 
@@ -192,8 +187,7 @@ void cuda_stream_wait(struct cuda_stream *stream, const struct cuda_stream *othe
     }
     ASSERT(stream->graph == NULL && ticket <= other->last);
     if (ticket <= other->done) return;
-    (void)cuda_context_check(context,
-                             context->driver->cuStreamWaitEvent(stream->handle, event_of(other, ticket), 0),
+    (void)cuda_context_check(context, context->driver->cuStreamWaitEvent(stream->handle, event_of(other, ticket), 0),
                              "waiting for another stream");
 }
 
@@ -212,8 +206,7 @@ void cuda_stream_destroy(struct cuda_stream *stream) {
     *stream = (struct cuda_stream){.context = NULL};
 }
 
-enum status cuda_stream_create(struct cuda_stream *stream, struct cuda_context *context,
-                               struct error *error) {
+enum status cuda_stream_create(struct cuda_stream *stream, struct cuda_context *context, struct error *error) {
     *stream = (struct cuda_stream){.context = context};
     TRY(cuda_context_status(context, error));
     const struct cuda_driver *driver = context->driver;
@@ -230,10 +223,8 @@ enum status cuda_stream_create(struct cuda_stream *stream, struct cuda_context *
 
 /* ---- flags ---- */
 
-static struct cu_memory_operation operation_of(uint32_t operation, const struct cuda_flag *flag,
-                                               uint32_t value) {
-    return (struct cu_memory_operation){
-        .operation = operation, .address = cuda_flag_address(flag), .value = value};
+static struct cu_memory_operation operation_of(uint32_t operation, const struct cuda_flag *flag, uint32_t value) {
+    return (struct cu_memory_operation){.operation = operation, .address = cuda_flag_address(flag), .value = value};
 }
 
 /* Whether the stream can do it.  If not, the host does it in its place, but not within a recording. */
@@ -279,8 +270,7 @@ void cuda_stream_flag_raise(struct cuda_stream *stream, const struct cuda_flag *
     struct cuda_context *context = stream->context;
     if (!cuda_context_works(context)) return;
     if (!stream_has_flags(stream)) {
-        if (cuda_context_works(context) &&
-            cuda_ticket_wait(stream, cuda_stream_mark(stream), NULL) == STATUS_OK)
+        if (cuda_context_works(context) && cuda_ticket_wait(stream, cuda_stream_mark(stream), NULL) == STATUS_OK)
             cuda_flag_raise(flag, value);
         return;
     }
@@ -289,8 +279,7 @@ void cuda_stream_flag_raise(struct cuda_stream *stream, const struct cuda_flag *
         cuda_graph_add_operations(stream, &write, 1);
         return;
     }
-    (void)cuda_context_check(context,
-                             context->driver->cuStreamWriteValue32(stream->handle, write.address, value, 0),
+    (void)cuda_context_check(context, context->driver->cuStreamWriteValue32(stream->handle, write.address, value, 0),
                              "raising a flag");
 }
 

@@ -71,8 +71,7 @@ static void repack_5(const uint8_t qh[4], uint8_t *high) {
 }
 
 /* Block b (32 columns) of a row of one of the types of 32. */
-static void repack_32(enum tensor_type type, const uint8_t *row, size_t b,
-                      const struct weight_planes_host *to) {
+static void repack_32(enum tensor_type type, const uint8_t *row, size_t b, const struct weight_planes_host *to) {
     const struct tensor_type_info *info = tensor_type_info(type);
     const uint8_t *block = row + b * info->block_bytes;
     const size_t numbers = type == TENSOR_Q4_1 || type == TENSOR_Q5_1 ? 4 : 2;
@@ -115,8 +114,7 @@ static void repack_q3(const struct block_q3_k *block, uint8_t *codes, uint8_t *h
 }
 
 /* Block s (256 columns). */
-static void repack_256(enum tensor_type type, const uint8_t *row, size_t s,
-                       const struct weight_planes_host *to) {
+static void repack_256(enum tensor_type type, const uint8_t *row, size_t s, const struct weight_planes_host *to) {
     const uint8_t *at = row + s * tensor_type_info(type)->block_bytes;
     if (type == TENSOR_Q4_K || type == TENSOR_Q5_K) {
         memcpy(to->scales + s * 16, at, 16);

@@ -129,8 +129,7 @@ template <bool HIGH> struct type_45_k {
         const uint32_t minimum = is_first ? b & 63 : (c >> 4 & 15) | (b >> 2 & 0x30);
         nibbles_expand(v, u->codes);
         if (HIGH) bits_expand(high, 4, u->codes);
-        scale_all(u, half_value(numbers.x & 0xffff) * (float)scale,
-                  -half_value(numbers.x >> 16) * (float)minimum);
+        scale_all(u, half_value(numbers.x & 0xffff) * (float)scale, -half_value(numbers.x >> 16) * (float)minimum);
     }
 };
 using type_q4_k = type_45_k<false>;

@@ -17,8 +17,7 @@
 /* Elements d .. d + 7 of a key. */
 FLOATS_INLINE __m256 key_load8(const enum kv_type type, const struct abstract_build_args *args, size_t token,
                                size_t d) {
-    return element_load8(type, kv_k_row(args->kv, args->chunk, token),
-                         kv_k_scales(args->kv, args->chunk, token), d);
+    return element_load8(type, kv_k_row(args->kv, args->chunk, token), kv_k_scales(args->kv, args->chunk, token), d);
 }
 
 FLOATS_INLINE void page_build(const enum kv_type type, const struct abstract_build_args *args, size_t page,
@@ -58,8 +57,7 @@ FLOATS_INLINE void page_build(const enum kv_type type, const struct abstract_bui
 static void build(const struct abstract_build_args *args) {
     const size_t tokens = args->layout->page_tokens;
     for (size_t page = args->token_begin / tokens; page * tokens < args->token_end; page++) {
-        size_t begin = page * tokens,
-               end = begin + tokens < args->token_end ? begin + tokens : args->token_end;
+        size_t begin = page * tokens, end = begin + tokens < args->token_end ? begin + tokens : args->token_end;
         if (args->kv->k_type == KV_F16)
             page_build(KV_F16, args, page, begin, end);
         else

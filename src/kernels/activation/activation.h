@@ -13,7 +13,7 @@ struct activation_kernels {
     void (*relu)(const float *x, size_t count, float *y);
     /* y = gelu(gate) * up, in its tanh form; y may be gate */
     void (*gelu_multiply)(const float *gate, const float *up, size_t count, float *y);
-    void (*softcap)(const float *x, float cap, size_t count, float *y); /* y = cap tanh(x / cap); y may be x */
+    void (*softcap)(const float *x, float cap, size_t count, float *y);  /* y = cap tanh(x / cap); y may be x */
     void (*add)(const float *a, const float *b, size_t count, float *y); /* y may be a */
     /* y = softmax(x), after subtracting the maximum; returns log(sum(exp(x))) of the input. */
     double (*softmax)(const float *x, size_t count, float *y);

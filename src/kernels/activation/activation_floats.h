@@ -30,10 +30,8 @@ FLOATS_INLINE floats sigmoid_multiply(floats x, floats minus_u) {
 FLOATS_INLINE void gated(floats (*of)(floats gate, floats up), const float *gate, const float *up, size_t count,
                          float *y) {
     size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, of(floats_load(gate + i), floats_load(up + i)));
-    if (i < count)
-        store_part(y + i, of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)), count - i);
+    for (; i + FLOATS <= count; i += FLOATS) floats_store(y + i, of(floats_load(gate + i), floats_load(up + i)));
+    if (i < count) store_part(y + i, of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)), count - i);
 }
 
 FLOATS_INLINE floats silu_of(floats x, floats up) {
@@ -58,8 +56,7 @@ static void swiglu_clamped(const float *gate, const float *up, size_t count, flo
 
 static void relu(const float *x, size_t count, float *y) {
     size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, floats_max(floats_set(0), floats_load(x + i)));
+    for (; i + FLOATS <= count; i += FLOATS) floats_store(y + i, floats_max(floats_set(0), floats_load(x + i)));
     for (; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i];
 }
 
@@ -82,8 +79,7 @@ static void softcap(const float *x, float cap, size_t count, float *y) {
 
 static void add(const float *a, const float *b, size_t count, float *y) {
     size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, floats_add(floats_load(a + i), floats_load(b + i)));
+    for (; i + FLOATS <= count; i += FLOATS) floats_store(y + i, floats_add(floats_load(a + i), floats_load(b + i)));
     for (; i < count; i++) y[i] = a[i] + b[i];
 }
 
@@ -110,8 +106,7 @@ static double softmax(const float *x, size_t count, float *y) {
         total += (double)floats_sum(sum);
     }
     if (i < count) {
-        floats weight =
-            floats_exp(floats_subtract(load_part(x + i, count - i, -INFINITY), floats_set(shift)));
+        floats weight = floats_exp(floats_subtract(load_part(x + i, count - i, -INFINITY), floats_set(shift)));
         store_part(y + i, weight, count - i);
         total += (double)floats_sum(weight);
     }

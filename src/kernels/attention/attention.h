@@ -77,7 +77,7 @@ struct attention_gather_args {
     size_t scores_stride;
     void *scratch; /* gather_scratch_bytes(group, layout) or gather_q4's, aligned to 8 */
     const void *const
-        *then_chunks; /* the rows that the caller goes on with, of which the first are prefetched at the */
+        *then_chunks;          /* the rows that the caller goes on with, of which the first are prefetched at the */
     const uint32_t *then_rows; /* end; in the same layout; none: then_count is 0 */
     size_t then_count;
 };
@@ -118,8 +118,8 @@ struct attention_kernels {
                   size_t target_stride, const float *source_m, const float *source_s, const float *source_o,
                   size_t source_stride);
     /* out[h] = o[h] / s[h]; an empty partial gives zeros. */
-    void (*finish)(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride,
-                   float *out, size_t out_stride);
+    void (*finish)(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride, float *out,
+                   size_t out_stride);
     void (*prefill)(const struct attention_prefill_args *args);
     size_t (*prefill_scratch_bytes)(size_t group, const struct kv_layout *layout);
     /* the number of queries x group that the variant computes at once: split prompts at multiples of it */

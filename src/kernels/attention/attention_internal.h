@@ -22,8 +22,7 @@ void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
 void attention_gather_q4_neon_install(struct attention_kernels *kernels);
 
 /* The fallback of faster stores, for rows that are not halves. */
-void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
-                         const float *v);
+void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v);
 
 /* The fallback of wider decode, prefill and gather, for rows that are not multiples of their registers. */
 void attention_prefill_avx2(const struct attention_prefill_args *args);

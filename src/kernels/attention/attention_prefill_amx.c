@@ -71,8 +71,7 @@ static struct amx_block block_in(const struct attention_prefill_args *args) {
 static size_t prefill_scratch_bytes(size_t group, const struct kv_layout *layout) {
     const struct attention_prefill_args args = {.layout = layout, .group = group};
     struct amx_block block = block_in(&args); /* the scratch starts at 0 */
-    return (size_t)((uintptr_t)block.p + block.row_tiles * (STEP_TOKENS / PAIR) * TILE * sizeof *block.p) +
-           64;
+    return (size_t)((uintptr_t)block.p + block.row_tiles * (STEP_TOKENS / PAIR) * TILE * sizeof *block.p) + 64;
 }
 
 /* To the nearest bf16, ties to even; a NaN stays one. */
@@ -92,8 +91,7 @@ FLOATS_INLINE __m512i weight_pairs(floats even, floats odd) {
     const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
     low = _mm512_add_epi32(low, _mm512_add_epi32(half, _mm512_and_si512(_mm512_srli_epi32(low, 16), one)));
     high = _mm512_add_epi32(high, _mm512_add_epi32(half, _mm512_and_si512(_mm512_srli_epi32(high, 16), one)));
-    return _mm512_or_si512(_mm512_srli_epi32(low, 16),
-                           _mm512_and_si512(high, _mm512_set1_epi32((int)0xffff0000u)));
+    return _mm512_or_si512(_mm512_srli_epi32(low, 16), _mm512_and_si512(high, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 /* q as B tiles: tile row d / 2, lane row, pair d % 2.  Rows past the end and the padding are zeros. */
@@ -102,8 +100,8 @@ static void queries_pack(const struct amx_block *block) {
     size_t dimension = args->layout->k_dimension;
     memset(block->q, 0, block->row_tiles * block->k_tiles * TILE * sizeof *block->q);
     for (size_t row = 0; row < block->row_count; row++) {
-        const float *q = args->q + (block->query_begin + row / args->group) * args->q_stride +
-                         row % args->group * dimension;
+        const float *q =
+            args->q + (block->query_begin + row / args->group) * args->q_stride + row % args->group * dimension;
         uint16_t *tiles = block->q + row / LANES * block->k_tiles * TILE + row % LANES * 2;
         for (size_t d = 0; d < dimension; d++)
             tiles[d / PAIR * TILE + d % PAIR / 2 * PAIR + d % 2] = float_to_bfloat(q[d]);
@@ -118,16 +116,14 @@ static void keys_pack(const struct amx_block *block, const void *chunk, size_t a
         const uint8_t *source = kv_k_row(layout, chunk, token);
         const uint16_t *scales = kv_k_scales(layout, chunk, token);
         for (size_t d = 0; d < block->k_tiles * PAIR; d += 8) {
-            __m256 x = d < layout->k_dimension ? element_load8(layout->k_type, source, scales, d)
-                                               : _mm256_setzero_ps();
+            __m256 x = d < layout->k_dimension ? element_load8(layout->k_type, source, scales, d) : _mm256_setzero_ps();
             _mm_storeu_si128((__m128i *)(row + d / PAIR * TILE + d % PAIR), bfloat8(x));
         }
     }
 }
 
 /* A chunk's V transposed as A tiles; tokens outside [begin, end) of the chunk and the padding are zeros. */
-static void values_pack(const struct amx_block *block, const void *chunk, size_t at, size_t begin,
-                        size_t end) {
+static void values_pack(const struct amx_block *block, const void *chunk, size_t at, size_t begin, size_t end) {
     const struct kv_layout *layout = block->args->layout;
     for (size_t token = 0; token < KV_CHUNK_TOKENS; token += 8)
         for (size_t d = 0; d < block->v_tiles * LANES; d += 8) {
@@ -135,8 +131,7 @@ static void values_pack(const struct amx_block *block, const void *chunk, size_t
             for (size_t i = 0; i < 8; i++) {
                 size_t t = token + i;
                 x[i] = d < layout->v_dimension && t >= begin && t < end
-                           ? element_load8(layout->v_type, kv_v_row(layout, chunk, t),
-                                           kv_v_scales(layout, chunk, t), d)
+                           ? element_load8(layout->v_type, kv_v_row(layout, chunk, t), kv_v_scales(layout, chunk, t), d)
                            : _mm256_setzero_ps();
             }
             floats8_transpose(x);
@@ -147,8 +142,8 @@ static void values_pack(const struct amx_block *block, const void *chunk, size_t
 }
 
 /* C tiles 0..3 = {a0 b0, a0 b1, a1 b0, a1 b1} summed over `depth` tiles that follow each other. */
-FLOATS_INLINE void tiles_multiply(const uint16_t *a0, const uint16_t *a1, const uint16_t *b0,
-                                  const uint16_t *b1, size_t depth) {
+FLOATS_INLINE void tiles_multiply(const uint16_t *a0, const uint16_t *a1, const uint16_t *b0, const uint16_t *b1,
+                                  size_t depth) {
     for (size_t i = 0; i < depth; i++) {
         _tile_loadd(4, a0 + i * TILE, 64);
         _tile_loadd(6, b0 + i * TILE, 64);
@@ -225,8 +220,7 @@ FLOATS_INLINE floats unseen_remove(floats x, size_t token, floats begin, floats 
 }
 
 /* The online softmax of 16 rows, one in each lane; weights go to p as pairs of tokens. */
-static void tile_soften(const struct amx_block *block, size_t row_tile, uint64_t first,
-                        struct tokens tokens) {
+static void tile_soften(const struct amx_block *block, size_t row_tile, uint64_t first, struct tokens tokens) {
     const struct attention_prefill_args *args = block->args;
     float *scores = block->scores + row_tile * STEP_TOKENS * LANES, begins[LANES], ends[LANES];
     uint16_t *p = block->p + row_tile * (STEP_TOKENS / PAIR) * TILE;
@@ -270,8 +264,8 @@ static void block_finish(const struct amx_block *block) {
     size_t dimension = args->layout->v_dimension;
     for (size_t row = 0; row < block->row_count; row++) {
         const float *o = block->o + row / LANES * block->v_tiles * LANES * LANES + row % LANES;
-        float *out = args->out + (block->query_begin + row / args->group) * args->out_stride +
-                     row % args->group * dimension;
+        float *out =
+            args->out + (block->query_begin + row / args->group) * args->out_stride + row % args->group * dimension;
         float inverse = block->s[row] == 0 ? 0.0f : 1.0f / block->s[row];
         for (size_t d = 0; d < dimension; d++) out[d] = o[d * LANES] * inverse;
     }

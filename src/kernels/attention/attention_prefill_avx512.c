@@ -10,8 +10,7 @@ static void prefill(const struct attention_prefill_args *args) {
 }
 
 static size_t scratch_bytes(size_t group, const struct kv_layout *layout) {
-    return max_size(prefill_scratch_bytes(group, layout),
-                    attention_prefill_avx2_scratch_bytes(group, layout));
+    return max_size(prefill_scratch_bytes(group, layout), attention_prefill_avx2_scratch_bytes(group, layout));
 }
 
 void attention_prefill_avx512_install(struct attention_kernels *kernels) {

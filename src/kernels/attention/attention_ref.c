@@ -1,7 +1,7 @@
 /* The definition of attention: sums in double, one row after the other. */
 #include <math.h>
-#include <string.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "kernels/attention/attention_internal.h"
 #include "kernels/codec/q4_parts.h"
@@ -29,8 +29,7 @@ static void row_store(enum kv_type type, uint8_t *row, uint16_t *scales, size_t 
     }
 }
 
-static void row_load(enum kv_type type, const uint8_t *row, const uint16_t *scales, size_t dimension,
-                     float *x) {
+static void row_load(enum kv_type type, const uint8_t *row, const uint16_t *scales, size_t dimension, float *x) {
     if (type == KV_F16)
         for (size_t i = 0; i < dimension; i++) x[i] = half_to_float(((const uint16_t *)(const void *)row)[i]);
     else
@@ -38,26 +37,22 @@ static void row_load(enum kv_type type, const uint8_t *row, const uint16_t *scal
             x[i] = half_to_float(scales[i / KV_SCALE_GROUP]) * (float)((const int8_t *)row)[i];
 }
 
-void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
-                         const float *v) {
-    row_store(layout->k_type, (uint8_t *)kv_k_row(layout, chunk, token),
-              (uint16_t *)kv_k_scales(layout, chunk, token), layout->k_dimension, k);
-    row_store(layout->v_type, (uint8_t *)kv_v_row(layout, chunk, token),
-              (uint16_t *)kv_v_scales(layout, chunk, token), layout->v_dimension, v);
+void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v) {
+    row_store(layout->k_type, (uint8_t *)kv_k_row(layout, chunk, token), (uint16_t *)kv_k_scales(layout, chunk, token),
+              layout->k_dimension, k);
+    row_store(layout->v_type, (uint8_t *)kv_v_row(layout, chunk, token), (uint16_t *)kv_v_scales(layout, chunk, token),
+              layout->v_dimension, v);
 }
 
 static void load(const struct kv_layout *layout, const void *chunk, size_t token, float *k, float *v) {
-    row_load(layout->k_type, kv_k_row(layout, chunk, token), kv_k_scales(layout, chunk, token),
-             layout->k_dimension, k);
-    row_load(layout->v_type, kv_v_row(layout, chunk, token), kv_v_scales(layout, chunk, token),
-             layout->v_dimension, v);
+    row_load(layout->k_type, kv_k_row(layout, chunk, token), kv_k_scales(layout, chunk, token), layout->k_dimension, k);
+    row_load(layout->v_type, kv_v_row(layout, chunk, token), kv_v_scales(layout, chunk, token), layout->v_dimension, v);
 }
 
-static void q4_values(const uint16_t *low, const uint16_t *high, size_t span, const uint8_t *codes,
-                      size_t shift, size_t dimension, float *x) {
+static void q4_values(const uint16_t *low, const uint16_t *high, size_t span, const uint8_t *codes, size_t shift,
+                      size_t dimension, float *x) {
     for (size_t d = 0; d < dimension; d++) {
-        double smallest = (double)half_to_float(low[d / span]),
-               largest = (double)half_to_float(high[d / span]);
+        double smallest = (double)half_to_float(low[d / span]), largest = (double)half_to_float(high[d / span]);
         x[d] = (float)(smallest + (codes[d] >> shift & 15) * (largest - smallest) / 15);
     }
 }
@@ -69,10 +64,9 @@ static void q4_load(const struct kv_layout *layout, const void *chunk, size_t to
     const uint16_t *v_low = ranges + parts.v_low / sizeof *ranges + token * parts.groups;
     const uint16_t *v_high = ranges + parts.v_high / sizeof *ranges + token * parts.groups;
     size_t line = token / 2, shift = token % 2 * 4;
-    q4_values(ranges, ranges + parts.k_high / sizeof *ranges, 1,
-              q4 + parts.k_codes + line * parts.k_dimension, shift, parts.k_dimension, k);
-    q4_values(v_low, v_high, Q4_V_GROUP, q4 + parts.v_codes + line * parts.v_dimension, shift,
-              parts.v_dimension, v);
+    q4_values(ranges, ranges + parts.k_high / sizeof *ranges, 1, q4 + parts.k_codes + line * parts.k_dimension, shift,
+              parts.k_dimension, k);
+    q4_values(v_low, v_high, Q4_V_GROUP, q4 + parts.v_codes + line * parts.v_dimension, shift, parts.v_dimension, v);
 }
 
 /* exp(x - maximum); before the first row the maximum is -INFINITY. */
@@ -90,15 +84,14 @@ struct row_set {
     bool q4; /* of chunks in 4 bits */
 };
 
-static void attend(const struct kv_layout *layout, const void *const *chunks, struct row_set set,
-                   const float *q, float scale, float softcap, struct row_sum *sum, float *scores) {
+static void attend(const struct kv_layout *layout, const void *const *chunks, struct row_set set, const float *q,
+                   float scale, float softcap, struct row_sum *sum, float *scores) {
     sum->m = -INFINITY;
     sum->s = 0;
     for (size_t d = 0; d < layout->v_dimension; d++) sum->o[d] = 0;
     for (uint64_t i = set.begin; i < set.end; i++) {
         uint64_t row = set.rows != NULL ? set.rows[i] : i;
-        (set.q4 ? q4_load : load)(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k,
-                                  sum->v);
+        (set.q4 ? q4_load : load)(layout, chunks[row / KV_CHUNK_TOKENS], row % KV_CHUNK_TOKENS, sum->k, sum->v);
         double score = 0;
         for (size_t d = 0; d < layout->k_dimension; d++) score += (double)q[d] * (double)sum->k[d];
         score *= (double)scale;
@@ -141,8 +134,7 @@ static void decode(const struct attention_decode_args *args) {
     for (size_t head = 0; head < args->group; head++) {
         attend(args->layout, args->chunks, (struct row_set){NULL, args->row_begin, args->row_end, false},
                args->q + head * args->q_stride, args->scale, args->softcap, &sum, NULL);
-        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
-                  args->o + head * args->o_stride);
+        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head, args->o + head * args->o_stride);
     }
 }
 
@@ -152,8 +144,7 @@ static void gather_rows(const struct attention_gather_args *args, bool q4) {
         attend(args->layout, args->chunks, (struct row_set){args->rows, 0, args->row_count, q4},
                args->q + head * args->q_stride, args->scale, args->softcap, &sum,
                args->scores != NULL ? args->scores + head * args->scores_stride : NULL);
-        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head,
-                  args->o + head * args->o_stride);
+        sum_store(&sum, args->layout->v_dimension, args->m + head, args->s + head, args->o + head * args->o_stride);
     }
 }
 
@@ -171,21 +162,20 @@ static void merge(size_t heads, size_t dimension, float *target_m, float *target
         double take = weight((double)source_m[head], (double)m);
         target_m[head] = m;
         target_s[head] = (float)(keep * (double)target_s[head] + take * (double)source_s[head]);
-        for (size_t d = 0; d < dimension; d++)
-            target[d] = (float)(keep * (double)target[d] + take * (double)source[d]);
+        for (size_t d = 0; d < dimension; d++) target[d] = (float)(keep * (double)target[d] + take * (double)source[d]);
     }
 }
 
-static void finish(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride,
-                   float *out, size_t out_stride) {
+static void finish(size_t heads, size_t dimension, const float *s, const float *o, size_t o_stride, float *out,
+                   size_t out_stride) {
     for (size_t head = 0; head < heads; head++)
         for (size_t d = 0; d < dimension; d++)
             out[head * out_stride + d] = s[head] == 0 ? 0.0f : o[head * o_stride + d] / s[head];
 }
 
 /* One query of one head over its ranges. */
-static void prefill_head(const struct attention_prefill_args *args, size_t query, size_t head,
-                         struct row_sum *sum, float *merged, float *part) {
+static void prefill_head(const struct attention_prefill_args *args, size_t query, size_t head, struct row_sum *sum,
+                         float *merged, float *part) {
     const struct kv_layout *layout = args->layout;
     const size_t dimension = layout->v_dimension;
     const uint64_t position = args->position_first + query;
@@ -197,8 +187,7 @@ static void prefill_head(const struct attention_prefill_args *args, size_t query
     for (uint64_t from = begin; from < end;) {
         uint64_t to = from / rows * rows + rows < end ? from / rows * rows + rows : end;
         float part_m, part_s;
-        attend(layout, args->chunks, (struct row_set){NULL, from, to, false}, q, args->scale, args->softcap,
-               sum, NULL);
+        attend(layout, args->chunks, (struct row_set){NULL, from, to, false}, q, args->scale, args->softcap, sum, NULL);
         if (from == begin) {
             sum_store(sum, dimension, &m, &s, merged);
         } else {
@@ -219,8 +208,7 @@ static void prefill(const struct attention_prefill_args *args) {
     struct row_sum sum = sum_in(args->scratch, layout);
     float *merged = sum.v + layout->v_dimension, *part = merged + layout->v_dimension;
     for (size_t i = 0; i < args->query_count; i++)
-        for (size_t head = 0; head < args->group; head++)
-            prefill_head(args, i, head, &sum, merged, part);
+        for (size_t head = 0; head < args->group; head++) prefill_head(args, i, head, &sum, merged, part);
 }
 
 void attention_ref_install(struct attention_kernels *kernels) {

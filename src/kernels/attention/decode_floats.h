@@ -61,8 +61,8 @@ FLOATS_INLINE const uint8_t *decode_row(const struct decode_rows *rows, size_t r
 /* Elements d .. d + 15 of two rows: the first 8 of both in key[0], the others in key[1].  Two rows of 8 elements in a
  * register, in place of one row of 16, need half as many additions across registers, and prefill has half as many
  * waiting sums (leaves.h). */
-FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const uint8_t *other, size_t d,
-                              floats scale, floats key[2]) {
+FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const uint8_t *other, size_t d, floats scale,
+                              floats key[2]) {
     if (type == KV_F16) {
         floats_load_halves_of_two(row + d * sizeof(uint16_t), other + d * sizeof(uint16_t), key);
         return;
@@ -75,8 +75,8 @@ FLOATS_INLINE void score_load(const enum kv_type type, const uint8_t *row, const
 /* scores[head][0 .. 8) = q . k over the rows of a block, the first one at `base`; register i of a head's four has rows
  * i and i + 4.  The lines of the next step from byte `ask` on are prefetched a few at a time. */
 FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const struct decode_rows *k,
-                              const uint8_t *base, size_t ask, const float *scales, const float *q,
-                              size_t q_stride, float *scores) {
+                              const uint8_t *base, size_t ask, const float *scales, const float *q, size_t q_stride,
+                              float *scores) {
     floats sum[16];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
@@ -103,8 +103,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const
             for (size_t head = 0; head < heads; head++) {
                 floats query = floats_keep(floats_load_twice(q + head * q_stride + d + n * SCORE_LANES));
                 FLOATS_UNROLL
-                for (size_t r = 0; r < 4; r++)
-                    sum[head * 4 + r] = floats_fma(query, key[r][n], sum[head * 4 + r]);
+                for (size_t r = 0; r < 4; r++) sum[head * 4 + r] = floats_fma(query, key[r][n], sum[head * 4 + r]);
             }
         }
     }
@@ -118,16 +117,16 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t heads, const
 }
 
 /* The 8 rows of a block, from `row` on. */
-FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k,
-                               size_t row, const float *q, size_t q_stride, float *scores) {
+FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k, size_t row,
+                               const float *q, size_t q_stride, float *scores) {
     score_tile(type, heads, k, decode_row(k, row), row * k->row_bytes,
                k->scales + row * (k->dimension / KV_SCALE_GROUP), q, q_stride, scores + row);
 }
 #else
 /* scores[head][0 .. row_count) = q . k over consecutive rows of a block, the first one at `base` */
 FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, const size_t heads,
-                              const struct decode_rows *k, const uint8_t *base, const float *scales,
-                              const float *q, size_t q_stride, float *scores) {
+                              const struct decode_rows *k, const uint8_t *base, const float *scales, const float *q,
+                              size_t q_stride, float *scores) {
     floats sum[16];
     const size_t scale_count = k->dimension / KV_SCALE_GROUP;
     const size_t width = type == KV_Q8 ? KV_SCALE_GROUP : FLOATS;
@@ -143,8 +142,7 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
             const size_t d = part + i;
             floats key[8];
             FLOATS_UNROLL
-            for (size_t r = 0; r < row_count; r++)
-                key[r] = rows_load(type, base + r * k->row_bytes, d, scale[r]);
+            for (size_t r = 0; r < row_count; r++) key[r] = rows_load(type, base + r * k->row_bytes, d, scale[r]);
             FLOATS_UNROLL
             for (size_t head = 0; head < heads; head++) {
                 floats query = floats_keep(floats_load(q + head * q_stride + d));
@@ -158,8 +156,8 @@ FLOATS_INLINE void score_tile(const enum kv_type type, const size_t row_count, c
 }
 
 /* The 8 rows of a block, from `row` on. */
-FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k,
-                               size_t row, const float *q, size_t q_stride, float *scores) {
+FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, const struct decode_rows *k, size_t row,
+                               const float *q, size_t q_stride, float *scores) {
     const size_t row_count = heads == 4 ? 2 : heads == 1 ? 8 : 4;
     const uint8_t *base = decode_row(k, row);
     const float *scales = k->scales + row * (k->dimension / KV_SCALE_GROUP);
@@ -176,8 +174,7 @@ FLOATS_INLINE void score_heads(const enum kv_type type, const size_t heads, cons
 FLOATS_INLINE void score_group(const enum kv_type type, size_t group, const struct decode_rows *k, size_t row,
                                const float *q, size_t q_stride, float *scores) {
     size_t head = 0;
-#define SCORE_HEADS(heads) \
-    score_heads(type, heads, k, row, q + head * q_stride, q_stride, scores + head * k->step_rows)
+#define SCORE_HEADS(heads) score_heads(type, heads, k, row, q + head * q_stride, q_stride, scores + head * k->step_rows)
     for (; head + 4 <= group && head + 5 != group; head += 4) SCORE_HEADS(4); /* 5 is 3 + 2 */
     for (; head + 3 <= group; head += 3) SCORE_HEADS(3);
     for (; head + 2 <= group; head += 2) SCORE_HEADS(2);
@@ -205,8 +202,7 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
             if (ask_by_row) decode_ask(next, row * tile_bytes, tile_bytes);
             floats weight[4];
             FLOATS_UNROLL
-            for (size_t head = 0; head < heads; head++)
-                weight[head] = floats_set(weights[head * v->step_rows + row]);
+            for (size_t head = 0; head < heads; head++) weight[head] = floats_set(weights[head * v->step_rows + row]);
             FLOATS_UNROLL
             for (size_t n = 0; n < vectors; n++) {
                 floats scale = floats_set(type == KV_Q8 ? scales[(d + n * FLOATS) / KV_SCALE_GROUP] : 1);
@@ -222,8 +218,8 @@ FLOATS_INLINE void value_tile(const enum kv_type type, const size_t heads, const
 }
 
 FLOATS_INLINE void value_heads(const enum kv_type type, const size_t heads, const size_t vectors,
-                               const struct decode_rows *v, size_t row_begin, size_t row_end,
-                               const float *weights, float *o, size_t o_stride) {
+                               const struct decode_rows *v, size_t row_begin, size_t row_end, const float *weights,
+                               float *o, size_t o_stride) {
     size_t d = 0;
     for (; d + vectors * FLOATS <= v->dimension; d += vectors * FLOATS)
         value_tile(type, heads, vectors, v, d, row_begin, row_end, weights, o, o_stride);
@@ -232,13 +228,12 @@ FLOATS_INLINE void value_heads(const enum kv_type type, const size_t heads, cons
     if (d < v->dimension) value_tile(type, heads, 1, v, d, row_begin, row_end, weights, o, o_stride);
 }
 
-FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const struct decode_rows *v,
-                               size_t row_begin, size_t row_end, const float *weights, float *o,
-                               size_t o_stride) {
+FLOATS_INLINE void value_group(const enum kv_type type, size_t group, const struct decode_rows *v, size_t row_begin,
+                               size_t row_end, const float *weights, float *o, size_t o_stride) {
     size_t head = 0;
-#define VALUE_HEADS(heads, vectors)                                                         \
-    value_heads(type, heads, vectors, v, row_begin, row_end, weights + head * v->step_rows, \
-                o + head * o_stride, o_stride)
+#define VALUE_HEADS(heads, vectors)                                                                              \
+    value_heads(type, heads, vectors, v, row_begin, row_end, weights + head * v->step_rows, o + head * o_stride, \
+                o_stride)
     for (; head + 4 <= group && head + 5 != group; head += 4) VALUE_HEADS(4, DECODE_WIDE ? 4 : 2);
     for (; head + 3 <= group; head += 3) VALUE_HEADS(3, 4);
     for (; head + 2 <= group; head += 2) VALUE_HEADS(2, 4);
@@ -258,15 +253,14 @@ FLOATS_INLINE void soften_rows(const size_t step_rows, const struct attention_de
         x[i] = floats_multiply(floats_load(scores + i * FLOATS), floats_set(args->scale));
         if (args->softcap != 0) x[i] = floats_softcap(x[i], args->softcap);
         if (row_end - row_begin != step_rows) {
-            floats lane = floats_add(floats_index(), floats_set((float)(i * FLOATS))),
-                   no = floats_set(-INFINITY);
+            floats lane = floats_add(floats_index(), floats_set((float)(i * FLOATS))), no = floats_set(-INFINITY);
             x[i] = floats_if_less(lane, floats_set((float)row_begin), no, x[i]);
             x[i] = floats_if_less(lane, floats_set((float)row_end), x[i], no);
         }
         greater |= floats_any_greater(x[i], m);
     }
-    softmax_step(x, count, greater, &args->m[head], s, args->o + head * args->o_stride,
-                 args->layout->v_dimension, scores);
+    softmax_step(x, count, greater, &args->m[head], s, args->o + head * args->o_stride, args->layout->v_dimension,
+                 scores);
 }
 
 static void soften(const struct attention_decode_args *args, size_t head, size_t row_begin, size_t row_end,
@@ -274,8 +268,8 @@ static void soften(const struct attention_decode_args *args, size_t head, size_t
     soften_rows(DECODE_ROWS, args, head, row_begin, row_end, scores, s);
 }
 
-static void soften_max(const struct attention_decode_args *args, size_t head, size_t row_begin,
-                       size_t row_end, float *scores, float *s) {
+static void soften_max(const struct attention_decode_args *args, size_t head, size_t row_begin, size_t row_end,
+                       float *scores, float *s) {
     soften_rows(DECODE_ROWS_MAX, args, head, row_begin, row_end, scores, s);
 }
 
@@ -321,13 +315,9 @@ FLOATS_INLINE void decode_step(const struct rows_shape shape, const struct atten
                                struct decode_scratch scratch) {
     const struct kv_layout *layout = args->layout;
     const size_t block_bytes = layout->block_bytes, step_rows = decode_step_rows(shape);
-    struct decode_rows k = {block,
-                            block_bytes,
-                            decode_row_bytes(shape.k_type, shape.k_dimension),
-                            shape.k_dimension,
-                            scratch.k_scales,
-                            next,
-                            step_rows};
+    struct decode_rows k = {
+        block, block_bytes, decode_row_bytes(shape.k_type, shape.k_dimension), shape.k_dimension, scratch.k_scales,
+        next,  step_rows};
     struct decode_rows v = {block + layout->v_offset,
                             block_bytes,
                             decode_row_bytes(shape.v_type, shape.v_dimension),
@@ -347,8 +337,8 @@ FLOATS_INLINE void decode_step(const struct rows_shape shape, const struct atten
         score_group(shape.k_type, args->group, &k, row, args->q, args->q_stride, scratch.scores);
     }
     for (size_t head = 0; head < args->group; head++)
-        (step_rows == DECODE_ROWS ? soften : soften_max)(
-            args, head, row_begin, row_end, scratch.scores + head * step_rows, scratch.s + head * FLOATS);
+        (step_rows == DECODE_ROWS ? soften : soften_max)(args, head, row_begin, row_end,
+                                                         scratch.scores + head * step_rows, scratch.s + head * FLOATS);
     decode_ask(next, step_rows * (k.row_bytes + v.row_bytes),
                step_rows / KV_BLOCK_TOKENS * block_bytes - step_rows * (k.row_bytes + v.row_bytes));
     value_group(shape.v_type, args->group, &v, row_begin, row_end, scratch.scores, args->o, args->o_stride);
@@ -371,8 +361,8 @@ FLOATS_INLINE void decode_shaped(const struct rows_shape shape, const struct att
         const uint64_t far = first / KV_CHUNK_TOKENS + ATTENTION_CHUNKS_AHEAD;
         if (first % KV_CHUNK_TOKENS == 0 && far < args->chunk_count) floats_prefetch(args->chunks[far]);
         const uint8_t *next = after < args->row_end ? decode_block(args, after) : args->then;
-        decode_step(shape, args, block, next != NULL ? next : block, (size_t)(row - first),
-                    (size_t)(end - first), scratch);
+        decode_step(shape, args, block, next != NULL ? next : block, (size_t)(row - first), (size_t)(end - first),
+                    scratch);
         row = end;
     }
     partials_end(args->group, scratch.s, args->s);
@@ -381,15 +371,15 @@ FLOATS_INLINE void decode_shaped(const struct rows_shape shape, const struct att
 ROWS_SHAPES(decode)
 
 static void merge_floats(size_t heads, size_t dimension, float *target_m, float *target_s, float *target_o,
-                         size_t target_stride, const float *source_m, const float *source_s,
-                         const float *source_o, size_t source_stride) {
+                         size_t target_stride, const float *source_m, const float *source_s, const float *source_o,
+                         size_t source_stride) {
     for (size_t head = 0; head < heads; head++) {
         float m[FLOATS] = {target_m[head]}, other[FLOATS] = {source_m[head]}, keep[FLOATS], take[FLOATS];
         softmax_shares(m, other, keep, take);
         target_m[head] = m[0];
         floats part = floats_multiply(floats_set(take[0]), floats_set(source_s[head]));
         target_s[head] = floats_first(floats_fma(floats_set(keep[0]), floats_set(target_s[head]), part));
-        softmax_outputs_add(dimension, floats_set(keep[0]), floats_set(take[0]),
-                            target_o + head * target_stride, source_o + head * source_stride);
+        softmax_outputs_add(dimension, floats_set(keep[0]), floats_set(take[0]), target_o + head * target_stride,
+                            source_o + head * source_stride);
     }
 }

@@ -51,8 +51,7 @@ struct gather_ask {
 /* The line of a row that begins at `byte`, of the step after the next; half a line further, of the next step. */
 FLOATS_INLINE void gather_prefetch(const struct gather_ask ask, size_t row, size_t byte) {
     if (byte % GATHER_LINE == 0) floats_prefetch_once(ask.after->row[row] + byte);
-    if (byte % GATHER_LINE == GATHER_LINE / 2)
-        floats_prefetch_once(ask.next->row[row] + byte - GATHER_LINE / 2);
+    if (byte % GATHER_LINE == GATHER_LINE / 2) floats_prefetch_once(ask.next->row[row] + byte - GATHER_LINE / 2);
 }
 
 /* scores[head][r] = q[head] . k[row + r] */
@@ -92,13 +91,12 @@ FLOATS_INLINE void gather_score_tile(const enum kv_type type, const size_t row_c
 
 /* The 8 rows from `row` on. */
 FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, const struct gather_rows *k,
-                                      const struct gather_ask ask, size_t row, const float *q,
-                                      size_t q_stride, float *scores) {
+                                      const struct gather_ask ask, size_t row, const float *q, size_t q_stride,
+                                      float *scores) {
     size_t head = 0;
-#define SCORE_HEADS(heads, rows)                                                         \
-    for (size_t r = 0; r < GATHER_BATCH; r += (rows))                                    \
-    gather_score_tile(type, rows, heads, k, ask, row + r, q + head * q_stride, q_stride, \
-                      scores + head * GATHER_ROWS)
+#define SCORE_HEADS(heads, rows)                      \
+    for (size_t r = 0; r < GATHER_BATCH; r += (rows)) \
+    gather_score_tile(type, rows, heads, k, ask, row + r, q + head * q_stride, q_stride, scores + head * GATHER_ROWS)
     if (type == KV_Q8)
         for (size_t r = 0; r < GATHER_BATCH; r++) floats_prefetch(ask.next->halves[row + r]);
     for (; head + 4 <= group; head += 4) SCORE_HEADS(4, GATHER_WIDE ? 4 : 2);
@@ -109,8 +107,8 @@ FLOATS_INLINE void gather_score_group(const enum kv_type type, size_t group, con
 
 /* o[head][vectors registers] += weights[head][row] * v[row] over the step's rows */
 FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads, const size_t vectors,
-                                     const struct gather_rows *v, const struct gather_ask ask, size_t d,
-                                     size_t count, const float *weights, float *o, size_t o_stride) {
+                                     const struct gather_rows *v, const struct gather_ask ask, size_t d, size_t count,
+                                     const float *weights, float *o, size_t o_stride) {
     floats sum[16];
     const size_t scale_count = v->dimension / KV_SCALE_GROUP;
     outputs_load(heads, vectors, o + d, o_stride, sum);
@@ -119,8 +117,7 @@ FLOATS_INLINE void gather_value_tile(const enum kv_type type, const size_t heads
         const float *scales = v->scales + row * scale_count;
         floats weight[4];
         FLOATS_UNROLL
-        for (size_t head = 0; head < heads; head++)
-            weight[head] = floats_set(weights[head * GATHER_ROWS + row]);
+        for (size_t head = 0; head < heads; head++) weight[head] = floats_set(weights[head * GATHER_ROWS + row]);
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
             const size_t byte = (d + n * FLOATS) * rows_element_bytes(type);
@@ -141,17 +138,15 @@ FLOATS_INLINE void gather_value_heads(const enum kv_type type, const size_t head
     size_t d = 0;
     for (; d + vectors * FLOATS <= v->dimension; d += vectors * FLOATS)
         gather_value_tile(type, heads, vectors, v, ask, d, count, weights, o, o_stride);
-    for (; d < v->dimension; d += FLOATS)
-        gather_value_tile(type, heads, 1, v, ask, d, count, weights, o, o_stride);
+    for (; d < v->dimension; d += FLOATS) gather_value_tile(type, heads, 1, v, ask, d, count, weights, o, o_stride);
 }
 
 FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, const struct gather_rows *v,
-                                      const struct gather_ask ask, size_t count, const float *weights,
-                                      float *o, size_t o_stride) {
+                                      const struct gather_ask ask, size_t count, const float *weights, float *o,
+                                      size_t o_stride) {
     size_t head = 0;
-#define VALUE_HEADS(heads, vectors)                                                       \
-    gather_value_heads(type, heads, vectors, v, ask, count, weights + head * GATHER_ROWS, \
-                       o + head * o_stride, o_stride)
+#define VALUE_HEADS(heads, vectors) \
+    gather_value_heads(type, heads, vectors, v, ask, count, weights + head * GATHER_ROWS, o + head * o_stride, o_stride)
     if (type == KV_Q8)
         for (size_t r = 0; r < GATHER_ROWS; r++) floats_prefetch(ask.next->halves[r]);
     for (; head + 4 <= group; head += 4) VALUE_HEADS(4, GATHER_WIDE ? 4 : 2);
@@ -161,8 +156,7 @@ FLOATS_INLINE void gather_value_group(const enum kv_type type, size_t group, con
 }
 
 /* Scaled, soft-capped, and -INFINITY from `count` on. */
-FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, floats x, size_t at,
-                                   size_t count) {
+FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, floats x, size_t at, size_t count) {
     x = floats_multiply(x, floats_set(args->scale));
     if (args->softcap != 0) x = floats_softcap(x, args->softcap);
     if (count == GATHER_ROWS) return x;
@@ -171,8 +165,8 @@ FLOATS_INLINE floats gather_scaled(const struct attention_gather_args *args, flo
 }
 
 /* One head's online softmax over a step.  `out`: receives the scores; may be NULL. */
-FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_t head, size_t count,
-                                 float *scores, float *s, float *out) {
+FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_t head, size_t count, float *scores,
+                                 float *s, float *out) {
     enum { COUNT = GATHER_ROWS / FLOATS };
     floats x[COUNT];
     floats m = floats_set(args->m[head]);
@@ -184,8 +178,8 @@ FLOATS_INLINE void gather_soften(const struct attention_gather_args *args, size_
         greater |= floats_any_greater(x[i], m);
     }
     if (out != NULL) memcpy(out, scores, count * sizeof *out);
-    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
-                 args->layout->v_dimension, scores);
+    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride, args->layout->v_dimension,
+                 scores);
 }
 
 /* Where the rows of a step are, the last one again up to GATHER_ROWS. */
@@ -234,14 +228,13 @@ static size_t gather_scratch_bytes(size_t group, const struct kv_layout *layout)
 /* Attends the step at index `first` of the list, and prefetches `next` and `after`. */
 FLOATS_INLINE void gather_attend(const struct rows_shape shape, const struct attention_gather_args *args,
                                  const struct gather_step *step, const struct gather_step *next,
-                                 const struct gather_step *after, size_t first,
-                                 struct gather_scratch scratch) {
+                                 const struct gather_step *after, size_t first, struct gather_scratch scratch) {
     const size_t count = step->count;
     const size_t scored = (count + GATHER_BATCH - 1) / GATHER_BATCH * GATHER_BATCH; /* more of it is masked */
     if (shape.k_type == KV_Q8) gather_scales(&step->k, shape.k_dimension, scored);
     for (size_t row = 0; row < scored; row += GATHER_BATCH)
-        gather_score_group(shape.k_type, args->group, &step->k, (struct gather_ask){&next->k, &after->k}, row,
-                           args->q, args->q_stride, scratch.scores);
+        gather_score_group(shape.k_type, args->group, &step->k, (struct gather_ask){&next->k, &after->k}, row, args->q,
+                           args->q_stride, scratch.scores);
     for (size_t head = 0; head < args->group; head++)
         gather_soften(args, head, count, scratch.scores + head * GATHER_ROWS, scratch.s + head * FLOATS,
                       args->scores != NULL ? args->scores + head * args->scores_stride + first : NULL);
@@ -252,8 +245,8 @@ FLOATS_INLINE void gather_attend(const struct rows_shape shape, const struct att
 
 /* The step at index `first` of the list.  Behind the list's end: the rows that the caller reads next.  Behind those:
  * the step keeps its content, and the result is false. */
-FLOATS_INLINE bool gather_find(const struct rows_shape shape, const struct attention_gather_args *args,
-                               size_t first, struct gather_step *step) {
+FLOATS_INLINE bool gather_find(const struct rows_shape shape, const struct attention_gather_args *args, size_t first,
+                               struct gather_step *step) {
     const bool own = first < args->row_count;
     const size_t begin = own ? first : first - args->row_count;
     const size_t count = own ? args->row_count : args->then_count;

@@ -72,8 +72,8 @@ static struct q4_scratch scratch_in(void *memory, size_t group, const struct q4_
 
 /* ---- scores ---- */
 
-FLOATS_INLINE void slopes_make(const struct attention_gather_args *args, const size_t k_dimension,
-                               const uint8_t *q4, const struct q4_parts *parts, struct q4_scratch scratch) {
+FLOATS_INLINE void slopes_make(const struct attention_gather_args *args, const size_t k_dimension, const uint8_t *q4,
+                               const struct q4_parts *parts, struct q4_scratch scratch) {
     for (size_t head = 0; head < args->group; head++) {
         const float *q = args->q + head * args->q_stride;
         floats base = floats_set(0);
@@ -128,8 +128,7 @@ FLOATS_INLINE void score_heads(const size_t heads, const size_t lines, const siz
 }
 
 FLOATS_INLINE void score_group(const struct attention_gather_args *args, const size_t k_dimension,
-                               const struct q4_rows *rows, const struct q4_parts *parts,
-                               struct q4_scratch scratch) {
+                               const struct q4_rows *rows, const struct q4_parts *parts, struct q4_scratch scratch) {
     size_t head = 0;
     slopes_make(args, k_dimension, rows->q4, parts, scratch);
 #define SCORE_HEADS(heads, lines)                                                                       \
@@ -151,14 +150,13 @@ static void soften(const struct attention_gather_args *args, size_t head, const 
     int greater = 0;
     FLOATS_UNROLL
     for (size_t i = 0; i < COUNT; i++) {
-        x[i] = floats_multiply(floats_add(floats_load(scores + i * FLOATS), floats_set(base)),
-                               floats_set(args->scale));
+        x[i] = floats_multiply(floats_add(floats_load(scores + i * FLOATS), floats_set(base)), floats_set(args->scale));
         if (args->softcap != 0) x[i] = floats_softcap(x[i], args->softcap);
         x[i] = floats_if_less(floats_set(0), floats_load(selected + i * FLOATS), x[i], floats_set(-INFINITY));
         greater |= floats_any_greater(x[i], m);
     }
-    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride,
-                 args->layout->v_dimension, scores);
+    softmax_step(x, COUNT, greater, &args->m[head], s, args->o + head * args->o_stride, args->layout->v_dimension,
+                 scores);
 }
 
 /* The scores of the selected rows, in their order. */
@@ -177,9 +175,8 @@ static void soften_group(const struct attention_gather_args *args, const struct 
         if (args->scores != NULL) { /* before they become weights */
             float plain[TOKENS];
             for (size_t t = 0; t < TOKENS; t += FLOATS) {
-                floats x =
-                    floats_multiply(floats_add(floats_load(scores + t), floats_set(scratch.bases[head])),
-                                    floats_set(args->scale));
+                floats x = floats_multiply(floats_add(floats_load(scores + t), floats_set(scratch.bases[head])),
+                                           floats_set(args->scale));
                 floats_store(plain + t, args->softcap != 0 ? floats_softcap(x, args->softcap) : x);
             }
             scores_give(args, rows, head, plain);
@@ -191,8 +188,7 @@ static void soften_group(const struct attention_gather_args *args, const struct 
 /* ---- values ---- */
 
 /* Ranges by group of channels.  Those of rows that are not selected may be anything, NaN too. */
-FLOATS_INLINE void ranges_make(const struct q4_rows *rows, const struct q4_parts *parts,
-                               struct q4_scratch scratch) {
+FLOATS_INLINE void ranges_make(const struct q4_rows *rows, const struct q4_parts *parts, struct q4_scratch scratch) {
     const size_t groups = parts->groups;
     for (size_t i = 0; i < TOKENS * groups; i += FLOATS) {
         float lows[FLOATS], steps[FLOATS];
@@ -237,8 +233,8 @@ FLOATS_INLINE void value_tile(const size_t heads, const size_t vectors, const st
     FLOATS_UNROLL
     for (size_t head = 0; head < heads; head++) FLOATS_UNROLL
     for (size_t n = 0; n < vectors; n++)
-        sum[head * vectors + n] = floats_add(floats_load(o + head * o_stride + d + n * FLOATS),
-                                             floats_set(bases[head * parts->groups + g]));
+        sum[head * vectors + n] =
+            floats_add(floats_load(o + head * o_stride + d + n * FLOATS), floats_set(bases[head * parts->groups + g]));
     for (size_t i = 0; i < rows->line_count; i++) {
         const size_t line = rows->lines[i];
         const uint8_t *at = codes_at + line * parts->v_dimension;

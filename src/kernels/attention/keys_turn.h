@@ -16,8 +16,8 @@
         for (size_t i = 0; i < 8; i++) floats8_store((target) + (d + i) * (stride), x[i]); \
     }
 
-FLOATS_INLINE void keys_turn_q8(const struct kv_layout *layout, const void *chunk, size_t token,
-                                float *target, const size_t stride) {
+FLOATS_INLINE void keys_turn_q8(const struct kv_layout *layout, const void *chunk, size_t token, float *target,
+                                const size_t stride) {
     const uint8_t *row = kv_k_row(layout, chunk, token);
     const uint16_t *scales = kv_k_scales(layout, chunk, token);
     const size_t parts = layout->k_dimension / KV_SCALE_GROUP;
@@ -29,8 +29,8 @@ FLOATS_INLINE void keys_turn_q8(const struct kv_layout *layout, const void *chun
 #if defined(__aarch64__)
 FLOATS_INLINE void keys_turn_f16(const struct kv_layout *layout, const uint8_t *block, float *target,
                                  const size_t stride) {
-    KEYS_TURN_8(floats8_load_half(block + i * layout->k_row_bytes + d * sizeof(uint16_t)),
-                layout->k_dimension, target, stride)
+    KEYS_TURN_8(floats8_load_half(block + i * layout->k_row_bytes + d * sizeof(uint16_t)), layout->k_dimension, target,
+                stride)
 }
 #else
 #if defined(FLOATS_512)
@@ -68,8 +68,7 @@ FLOATS_INLINE void keys_turn_squares(keys_register x[8]) {
 }
 
 /* Halves d + i and, if they are there, d + 8 + i of FLOATS keys. */
-FLOATS_INLINE void keys_turned_store(const keys_register x[8], const int both, float *target,
-                                     const size_t stride) {
+FLOATS_INLINE void keys_turned_store(const keys_register x[8], const int both, float *target, const size_t stride) {
     FLOATS_UNROLL
     for (size_t i = 0; i < 8; i++) floats_store(target + i * stride, KEYS_FLOATS(KEYS_HALF(x[i])));
     if (!both) return;
@@ -87,8 +86,7 @@ FLOATS_INLINE void keys_turn_f16(const struct kv_layout *layout, const uint8_t *
         FLOATS_UNROLL
         for (size_t i = 0; i < 8; i++) x[i] = KEYS_LOAD(row + i * row_bytes);
         keys_turn_squares(x);
-#if defined( \
-    FLOATS_512) /* the next 8 keys join the squares: those of d and d + 8, and those of d + 16 and d + 24 */
+#if defined(FLOATS_512) /* the next 8 keys join the squares: those of d and d + 8, and those of d + 16 and d + 24 */
         const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
         const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
         keys_register next[8], joined[8];

@@ -20,8 +20,8 @@ enum kv_type { KV_F16, KV_Q8 };
 
 struct kv_layout {
     enum kv_type k_type, v_type;
-    size_t k_dimension, v_dimension; /* elements of a row; multiples of 32 for Q8, of 8 for F16 */
-    size_t k_row_bytes, v_row_bytes; /* without scales */
+    size_t k_dimension, v_dimension;                   /* elements of a row; multiples of 32 for Q8, of 8 for F16 */
+    size_t k_row_bytes, v_row_bytes;                   /* without scales */
     size_t k_scales_offset, v_offset, v_scales_offset; /* from the start of a block; K rows are at 0 */
     size_t block_bytes;                                /* a multiple of 64 */
     size_t chunk_bytes;                                /* 8 blocks */

@@ -56,9 +56,9 @@ struct prefill_block {
     float *o;                        /* [rows][v_padded] */
     float *m;                        /* [rows] */
     float *s;                        /* [rows][FLOATS], to be summed */
-    float *shrink;   /* [rows]: the factors of a step by which o shrinks when the tile's maxima rise */
-    uint32_t *parts; /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
-    int *rises;      /* [row tiles] */
+    float *shrink;                   /* [rows]: the factors of a step by which o shrinks when the tile's maxima rise */
+    uint32_t *parts;                 /* [row tiles]: bit i: the chunk's tokens i * FLOATS .. count */
+    int *rises;                      /* [row tiles] */
     uint64_t range_rows;
     float *merged_o;            /* [rows][v_padded]: of the earlier ranges */
     float *merged_m, *merged_s; /* [rows] */
@@ -122,15 +122,14 @@ static void keys_pack(const struct kv_layout *layout, const void *chunk, float *
             keys_turn_f16(layout, kv_block(layout, chunk, token), panel, PANEL);
             continue;
         }
-        for (size_t i = 0; i < FLOATS; i += KV_BLOCK_TOKENS)
-            keys_turn_q8(layout, chunk, token + i, panel + i, PANEL);
+        for (size_t i = 0; i < FLOATS; i += KV_BLOCK_TOKENS) keys_turn_q8(layout, chunk, token + i, panel + i, PANEL);
     }
 }
 
 /* V of a chunk in panels: v[d / PANEL][token][d % PANEL].  Tokens outside [begin, end) and the padding are zeros: a
  * weight of zero would not silence a NaN in memory that was never written. */
-FLOATS_INLINE void values_pack_typed(const enum kv_type type, const struct prefill_block *block,
-                                     const void *chunk, size_t begin, size_t end) {
+FLOATS_INLINE void values_pack_typed(const enum kv_type type, const struct prefill_block *block, const void *chunk,
+                                     size_t begin, size_t end) {
     const struct kv_layout *layout = block->args->layout;
     for (size_t token = 0; token < TOKENS; token++) {
         const size_t dimension = token >= begin && token < end ? layout->v_dimension : 0;
@@ -139,10 +138,9 @@ FLOATS_INLINE void values_pack_typed(const enum kv_type type, const struct prefi
         float *target = block->v + token * PANEL;
         size_t d = 0;
         for (; d < dimension; d += FLOATS) {
-            floats x = type == KV_F16
-                           ? floats_load_half(row + d * sizeof(uint16_t))
-                           : floats_multiply(floats_load_int8(row + d),
-                                             floats_set(half_to_float(scales[d / KV_SCALE_GROUP])));
+            floats x = type == KV_F16 ? floats_load_half(row + d * sizeof(uint16_t))
+                                      : floats_multiply(floats_load_int8(row + d),
+                                                        floats_set(half_to_float(scales[d / KV_SCALE_GROUP])));
             floats_store(target + d / PANEL * PANEL * TOKENS + d % PANEL, x);
         }
         for (; d < block->v_padded; d += FLOATS)
@@ -206,8 +204,7 @@ static struct seen tile_sees(const struct prefill_block *block, size_t tile_row,
     if (step.whole) return (struct seen){0, TOKENS};
     size_t last_row = min_size(tile_row + TILE_ROWS, block->row_count) - 1;
     size_t low = tile_row % block->query_count, high = last_row % block->query_count;
-    if (tile_row / block->query_count != last_row / block->query_count)
-        low = 0, high = block->query_count - 1;
+    if (tile_row / block->query_count != last_row / block->query_count) low = 0, high = block->query_count - 1;
     return (struct seen){query_sees(block, low, step.first).begin, query_sees(block, high, step.first).end};
 }
 
@@ -262,8 +259,8 @@ static void scores_compute(const struct prefill_block *block, struct prefill_ste
         for (size_t row = 0; row < block->row_count; row += TILE_ROWS) {
             struct seen seen = tile_sees(block, row, step);
             if (token >= seen.end || token + PANEL <= seen.begin) continue;
-            scores_multiply(dimension, block->args->scale, block->q + row * dimension,
-                            block->k + token * dimension, block->scores + row * TOKENS + token);
+            scores_multiply(dimension, block->args->scale, block->q + row * dimension, block->k + token * dimension,
+                            block->scores + row * TOKENS + token);
         }
 }
 
@@ -294,8 +291,7 @@ FLOATS_INLINE void tile_raise(const struct prefill_block *block, size_t tile_row
     int rises = 0;
     for (size_t row = 0; row < rows; row++) {
         floats top = floats_set(-INFINITY);
-        for (size_t i = begin; i < end; i++)
-            top = floats_max(floats_load(scores + row * TOKENS + i * FLOATS), top);
+        for (size_t i = begin; i < end; i++) top = floats_max(floats_load(scores + row * TOKENS + i * FLOATS), top);
         const float largest = floats_largest(top);
         before[row] = m[row];
         after[row] = largest > m[row] ? largest : m[row];
@@ -312,8 +308,7 @@ FLOATS_INLINE void tile_raise(const struct prefill_block *block, size_t tile_row
 }
 
 /* Lists the parts in [begin, end) of the chunk that count for `rows` rows of scores; bases: the rows' maxima. */
-FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float *bases, size_t begin,
-                                  size_t end) {
+FLOATS_INLINE uint32_t tile_parts(const float *scores, size_t rows, const float *bases, size_t begin, size_t end) {
     const floats counts = floats_set(COUNTS_ABOVE);
     uint32_t parts = 0;
     for (size_t i = begin; i < end; i++)
@@ -391,8 +386,8 @@ static void range_finish(struct prefill_block *block) {
         floats sums = floats_multiply(floats_load(take), floats_load(s));
         floats_store(target_s, floats_fma(floats_load(keep), floats_load(target_s), sums));
         for (size_t i = 0; i < rows; i++)
-            softmax_outputs_add(width, floats_set(keep[i]), floats_set(take[i]),
-                                block->merged_o + (first + i) * width, block->o + (first + i) * width);
+            softmax_outputs_add(width, floats_set(keep[i]), floats_set(take[i]), block->merged_o + (first + i) * width,
+                                block->o + (first + i) * width);
     }
 }
 
@@ -457,8 +452,7 @@ static void chunk_run(const struct prefill_block *block, struct prefill_step ste
 static void block_run(struct prefill_block *block, size_t step_rows) {
     const struct attention_prefill_args *args = block->args;
     uint64_t position = args->position_first + block->query_begin, end = position + block->query_count;
-    uint64_t begin = prefill_row_begin(position, args->window),
-             last_begin = prefill_row_begin(end - 1, args->window);
+    uint64_t begin = prefill_row_begin(position, args->window), last_begin = prefill_row_begin(end - 1, args->window);
     block_start(block);
     range_start(block);
     for (uint64_t first = begin / TOKENS * TOKENS; first < end; first += TOKENS) {

@@ -53,24 +53,24 @@ FLOATS_INLINE void partials_end(size_t group, const float *s, float *sums) {
 
 /* NAME_floats, of NAME_shaped: the dimensions of most models are constants; other dimensions and mixed types are
  * variables. */
-#define ROWS_SHAPES(NAME)                                                                                      \
-    FLOATS_INLINE void NAME##_typed(const enum kv_type k_type, const enum kv_type v_type,                      \
-                                    const struct attention_##NAME##_args *args) {                              \
-        const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;                             \
-        if (k_type == v_type && k == 64 && v == 64)                                                            \
-            NAME##_shaped((struct rows_shape){k_type, v_type, 64, 64}, args);                                  \
-        else if (k_type == v_type && k == 128 && v == 128)                                                     \
-            NAME##_shaped((struct rows_shape){k_type, v_type, 128, 128}, args);                                \
-        else                                                                                                   \
-            NAME##_shaped((struct rows_shape){k_type, v_type, k, v}, args);                                    \
-    }                                                                                                          \
-    static void NAME##_f16(const struct attention_##NAME##_args *args) { NAME##_typed(KV_F16, KV_F16, args); } \
-    static void NAME##_q8(const struct attention_##NAME##_args *args) { NAME##_typed(KV_Q8, KV_Q8, args); }    \
+#define ROWS_SHAPES(NAME)                                                                                        \
+    FLOATS_INLINE void NAME##_typed(const enum kv_type k_type, const enum kv_type v_type,                        \
+                                    const struct attention_##NAME##_args *args) {                                \
+        const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;                               \
+        if (k_type == v_type && k == 64 && v == 64)                                                              \
+            NAME##_shaped((struct rows_shape){k_type, v_type, 64, 64}, args);                                    \
+        else if (k_type == v_type && k == 128 && v == 128)                                                       \
+            NAME##_shaped((struct rows_shape){k_type, v_type, 128, 128}, args);                                  \
+        else                                                                                                     \
+            NAME##_shaped((struct rows_shape){k_type, v_type, k, v}, args);                                      \
+    }                                                                                                            \
+    static void NAME##_f16(const struct attention_##NAME##_args *args) { NAME##_typed(KV_F16, KV_F16, args); }   \
+    static void NAME##_q8(const struct attention_##NAME##_args *args) { NAME##_typed(KV_Q8, KV_Q8, args); }      \
     static void NAME##_f16_q8(const struct attention_##NAME##_args *args) { NAME##_typed(KV_F16, KV_Q8, args); } \
     static void NAME##_q8_f16(const struct attention_##NAME##_args *args) { NAME##_typed(KV_Q8, KV_F16, args); } \
-    static void NAME##_floats(const struct attention_##NAME##_args *args) {                                    \
-        if (args->layout->k_type == KV_F16)                                                                    \
-            (args->layout->v_type == KV_F16 ? NAME##_f16 : NAME##_f16_q8)(args);                               \
-        else                                                                                                   \
-            (args->layout->v_type == KV_F16 ? NAME##_q8_f16 : NAME##_q8)(args);                                \
+    static void NAME##_floats(const struct attention_##NAME##_args *args) {                                      \
+        if (args->layout->k_type == KV_F16)                                                                      \
+            (args->layout->v_type == KV_F16 ? NAME##_f16 : NAME##_f16_q8)(args);                                 \
+        else                                                                                                     \
+            (args->layout->v_type == KV_F16 ? NAME##_q8_f16 : NAME##_q8)(args);                                  \
     }

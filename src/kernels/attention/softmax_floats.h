@@ -39,8 +39,7 @@ static __attribute__((noinline)) floats softmax_raise(float largest, float *m, f
     *m = after;
     if (before == -INFINITY) return floats_set(0); /* s and o are zeros */
     floats shrink = floats_exp(floats_set(before - after));
-    for (size_t d = 0; d < dimension; d += FLOATS)
-        floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
+    for (size_t d = 0; d < dimension; d += FLOATS) floats_store(o + d, floats_multiply(floats_load(o + d), shrink));
     return shrink;
 }
 
@@ -79,8 +78,7 @@ FLOATS_INLINE void softmax_shares(float *target_m, const float *source_m, float 
     floats_store(target_m, upper);
 }
 
-FLOATS_INLINE void softmax_outputs_add(size_t dimension, floats keep, floats take, float *target,
-                                       const float *source) {
+FLOATS_INLINE void softmax_outputs_add(size_t dimension, floats keep, floats take, float *target, const float *source) {
     size_t d = 0;
     for (; d + FLOATS <= dimension; d += FLOATS) {
         floats part = floats_multiply(take, floats_load(source + d));

@@ -4,12 +4,10 @@
 #include "kernels/floats.h"
 
 static void store_halves(uint8_t *row, size_t dimension, const float *x) {
-    for (size_t d = 0; d < dimension; d += FLOATS)
-        floats_store_half(row + d * sizeof(uint16_t), floats_load(x + d));
+    for (size_t d = 0; d < dimension; d += FLOATS) floats_store_half(row + d * sizeof(uint16_t), floats_load(x + d));
 }
 
-static void store_floats(const struct kv_layout *layout, void *chunk, size_t token, const float *k,
-                         const float *v) {
+static void store_floats(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v) {
     if (layout->k_type != KV_F16 || layout->v_type != KV_F16) {
         attention_store_ref(layout, chunk, token, k, v);
         return;

@@ -72,8 +72,8 @@ FLOATS_INLINE void decode(const struct decoder *by, floats code, uint16_t *to) {
 
 /* ---- K: channels [d, d + count FLOATS) of the chunk ---- */
 
-FLOATS_INLINE void k_encode_span(const struct kv_layout *layout, const void *chunk,
-                                 const struct q4_parts *parts, uint8_t *q4, size_t d, const size_t count) {
+FLOATS_INLINE void k_encode_span(const struct kv_layout *layout, const void *chunk, const struct q4_parts *parts,
+                                 uint8_t *q4, size_t d, const size_t count) {
     struct encoder encoders[STRIPS];
     for (size_t i = 0; i < count; i++) {
         struct extent extent = extent_none();
@@ -129,13 +129,11 @@ FLOATS_INLINE struct encoder v_range(const uint16_t *row, const size_t count, ui
     return encoder_of(smallest, largest);
 }
 
-FLOATS_INLINE void v_encode_group(const struct kv_layout *layout, const void *chunk,
-                                  const struct q4_parts *parts, uint8_t *q4, size_t t, size_t d,
-                                  const size_t count) {
+FLOATS_INLINE void v_encode_group(const struct kv_layout *layout, const void *chunk, const struct q4_parts *parts,
+                                  uint8_t *q4, size_t t, size_t d, const size_t count) {
     const uint16_t *even = q4_v_row(layout, chunk, t) + d, *odd = q4_v_row(layout, chunk, t + 1) + d;
     const size_t g = t * parts->groups + d / Q4_V_GROUP;
-    uint16_t *low = (uint16_t *)(void *)(q4 + parts->v_low) + g,
-             *high = (uint16_t *)(void *)(q4 + parts->v_high) + g;
+    uint16_t *low = (uint16_t *)(void *)(q4 + parts->v_low) + g, *high = (uint16_t *)(void *)(q4 + parts->v_high) + g;
     const struct encoder first = v_range(even, count, low, high),
                          second = v_range(odd, count, low + parts->groups, high + parts->groups);
     uint8_t *line = q4 + parts->v_codes + t / 2 * parts->v_dimension + d;
@@ -151,8 +149,7 @@ FLOATS_INLINE void v_decode_group(const struct kv_layout *layout, void *chunk, c
     const uint16_t *low = (const uint16_t *)(const void *)(q4 + parts->v_low) + g,
                    *high = (const uint16_t *)(const void *)(q4 + parts->v_high) + g;
     const struct decoder first = decoder_of(halves_set(low), halves_set(high)),
-                         second =
-                             decoder_of(halves_set(low + parts->groups), halves_set(high + parts->groups));
+                         second = decoder_of(halves_set(low + parts->groups), halves_set(high + parts->groups));
     const uint8_t *line = q4 + parts->v_codes + t / 2 * parts->v_dimension + d;
     for (size_t i = 0; i < count; i++) {
         codes both = codes_load(line + i * FLOATS);

@@ -50,16 +50,14 @@ static void q4_encode(const struct kv_layout *layout, const void *chunk, void *q
     uint16_t *k_low = (uint16_t *)(void *)to, *k_high = (uint16_t *)(void *)(to + parts.k_high);
     for (size_t d = 0; d < parts.k_dimension; d++) {
         struct range range = {INFINITY, -INFINITY, false};
-        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
-            range_add(&range, half_to_float(q4_k_row(layout, chunk, t)[d]));
+        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) range_add(&range, half_to_float(q4_k_row(layout, chunk, t)[d]));
         range_store(&range, &k_low[d], &k_high[d]);
         for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
             code_store(to + parts.k_codes, parts.k_dimension, t, d,
                        code_of(half_to_float(q4_k_row(layout, chunk, t)[d]), half_to_float(k_low[d]),
                                half_to_float(k_high[d])));
     }
-    uint16_t *v_low = (uint16_t *)(void *)(to + parts.v_low),
-             *v_high = (uint16_t *)(void *)(to + parts.v_high);
+    uint16_t *v_low = (uint16_t *)(void *)(to + parts.v_low), *v_high = (uint16_t *)(void *)(to + parts.v_high);
     for (size_t g = 0; g < KV_CHUNK_TOKENS * parts.groups; g++) {
         const size_t t = g / parts.groups, begin = g % parts.groups * Q4_V_GROUP,
                      end = begin + Q4_V_GROUP < parts.v_dimension ? begin + Q4_V_GROUP : parts.v_dimension;

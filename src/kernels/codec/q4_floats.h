@@ -53,12 +53,8 @@ FLOATS_INLINE floats floats_min_all(floats x) {
     four = _mm_min_ps(four, _mm_movehl_ps(four, four));
     return floats_set(_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four))));
 }
-FLOATS_INLINE codes codes_load(const uint8_t *p) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
-FLOATS_INLINE floats codes_even(codes x) {
-    return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(15)));
-}
+FLOATS_INLINE codes codes_load(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+FLOATS_INLINE floats codes_even(codes x) { return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(15))); }
 FLOATS_INLINE floats codes_odd(codes x) { return _mm512_cvtepi32_ps(_mm512_srli_epi32(x, 4)); }
 FLOATS_INLINE codes codes_round(floats x) { /* NaN and infinity become 0 */
     return _mm512_max_epi32(_mm512_cvtps_epi32(x), _mm512_setzero_si512());
@@ -79,12 +75,8 @@ FLOATS_INLINE floats floats_min_all(floats x) {
     four = _mm_min_ps(four, _mm_movehl_ps(four, four));
     return floats_set(_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four))));
 }
-FLOATS_INLINE codes codes_load(const uint8_t *p) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-}
-FLOATS_INLINE floats codes_even(codes x) {
-    return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)));
-}
+FLOATS_INLINE codes codes_load(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+FLOATS_INLINE floats codes_even(codes x) { return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))); }
 FLOATS_INLINE floats codes_odd(codes x) { return _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)); }
 FLOATS_INLINE codes codes_round(floats x) { /* NaN and infinity become 0 */
     return _mm256_max_epi32(_mm256_cvtps_epi32(x), _mm256_setzero_si256());

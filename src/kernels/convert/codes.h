@@ -9,8 +9,7 @@
 #include "tensor/half.h"
 
 /* The 16 levels of IQ4_NL and IQ4_XS, by code. */
-static const int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /* The 16 levels of MXFP4 and NVFP4, twice E2M1's values; the second 0 is -0 there. */
 static const int8_t fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -101,21 +101,18 @@ static void dequantize_q6_k(const void *source, float *y, size_t count) {
             __m256i codes = q6_k_codes(&block[b], k / 4, k % 4);
             const int8_t *scales = block[b].scales + 2 * k;
             store_16(y + 32 * k, _mm256_castsi256_si128(codes), _mm256_set1_ps(d * (float)scales[0]));
-            store_16(y + 32 * k + 16, _mm256_extracti128_si256(codes, 1),
-                     _mm256_set1_ps(d * (float)scales[1]));
+            store_16(y + 32 * k + 16, _mm256_extracti128_si256(codes, 1), _mm256_set1_ps(d * (float)scales[1]));
         }
     }
 }
 
-static inline void dequantize_grid(grid_unpack *unpack, size_t bytes, const void *source, float *y,
-                                   size_t count) {
+static inline void dequantize_grid(grid_unpack *unpack, size_t bytes, const void *source, float *y, size_t count) {
     const uint8_t *block = source;
     for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256, block += bytes) {
         struct grid_block values;
         unpack(block, &values);
         for (size_t g = 0; g < 16; g++)
-            store_16(y + 16 * g, load_128(values.codes + 16 * g),
-                     _mm256_set1_ps(values.d * (float)values.scales[g]));
+            store_16(y + 16 * g, load_128(values.codes + 16 * g), _mm256_set1_ps(values.d * (float)values.scales[g]));
     }
 }
 

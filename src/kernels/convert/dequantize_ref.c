@@ -89,9 +89,7 @@ static void dequantize_iq4_nl(const void *source, float *y, size_t count) {
 }
 
 /* Q2_K and Q3_K keep 2-bit codes alike: element i of a half of 128 is in byte i % 32, bits 2·(i / 32). */
-static int code_2bit(const uint8_t qs[64], size_t i) {
-    return qs[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-}
+static int code_2bit(const uint8_t qs[64], size_t i) { return qs[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3; }
 
 static void dequantize_q2_k(const void *source, float *y, size_t count) {
     const struct block_q2_k *block = source;
@@ -203,8 +201,7 @@ static void dequantize_grid(enum tensor_type type, const void *source, float *y,
     for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256, block += bytes) {
         struct grid_block values;
         unpack(block, &values);
-        for (size_t i = 0; i < BLOCK_256; i++)
-            y[i] = values.d * (float)(values.scales[i / 16] * values.codes[i]);
+        for (size_t i = 0; i < BLOCK_256; i++) y[i] = values.d * (float)(values.scales[i / 16] * values.codes[i]);
     }
 }
 

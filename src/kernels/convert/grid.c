@@ -27,8 +27,8 @@ static void iq2_xxs_unpack(const uint8_t *source, struct grid_block *target) {
         const uint32_t word = block.qs[b][2] | (uint32_t)block.qs[b][3] << 16, signs = grid_signs_get(word);
         target->scales[2 * b] = target->scales[2 * b + 1] = (int16_t)(2 * (word >> 28) + 1);
         for (size_t j = 0; j < 4; j++)
-            point_put(grid_iq2_xxs[block.qs[b][j / 2] >> 8 * (j % 2) & 255], levels_2, 8, 2,
-                      signs >> 8 * j & 255, target->codes + 32 * b + 8 * j);
+            point_put(grid_iq2_xxs[block.qs[b][j / 2] >> 8 * (j % 2) & 255], levels_2, 8, 2, signs >> 8 * j & 255,
+                      target->codes + 32 * b + 8 * j);
     }
 }
 
@@ -36,8 +36,7 @@ static void iq2_xs_unpack(const uint8_t *source, struct grid_block *target) {
     struct block_iq2_xs block;
     memcpy(&block, source, sizeof block);
     target->d = half_to_float(block.d) / 8;
-    for (size_t g = 0; g < 16; g++)
-        target->scales[g] = (int16_t)(2 * (block.scales[g / 2] >> 4 * (g % 2) & 15) + 1);
+    for (size_t g = 0; g < 16; g++) target->scales[g] = (int16_t)(2 * (block.scales[g / 2] >> 4 * (g % 2) & 15) + 1);
     for (size_t j = 0; j < 32; j++)
         point_put(grid_iq2_xs[block.qs[j] & 511], levels_2, 8, 2, grid_signs_get(block.qs[j] >> 9) & 255,
                   target->codes + 8 * j);
@@ -47,11 +46,10 @@ static void iq2_s_unpack(const uint8_t *source, struct grid_block *target) {
     struct block_iq2_s block;
     memcpy(&block, source, sizeof block);
     target->d = half_to_float(block.d) / 8;
-    for (size_t g = 0; g < 16; g++)
-        target->scales[g] = (int16_t)(2 * (block.scales[g / 2] >> 4 * (g % 2) & 15) + 1);
+    for (size_t g = 0; g < 16; g++) target->scales[g] = (int16_t)(2 * (block.scales[g / 2] >> 4 * (g % 2) & 15) + 1);
     for (size_t j = 0; j < 32; j++)
-        point_put(grid_iq2_s[block.qs[j] | (block.qh[j / 4] >> 2 * (j % 4) & 3) << 8], levels_2, 8, 2,
-                  block.signs[j], target->codes + 8 * j);
+        point_put(grid_iq2_s[block.qs[j] | (block.qh[j / 4] >> 2 * (j % 4) & 3) << 8], levels_2, 8, 2, block.signs[j],
+                  target->codes + 8 * j);
 }
 
 static void iq3_xxs_unpack(const uint8_t *source, struct grid_block *target) {
@@ -59,8 +57,7 @@ static void iq3_xxs_unpack(const uint8_t *source, struct grid_block *target) {
     memcpy(&block, source, sizeof block);
     target->d = half_to_float(block.d) / 4;
     for (size_t b = 0; b < 8; b++) {
-        const uint32_t word = block.signs[b][0] | (uint32_t)block.signs[b][1] << 16,
-                       signs = grid_signs_get(word);
+        const uint32_t word = block.signs[b][0] | (uint32_t)block.signs[b][1] << 16, signs = grid_signs_get(word);
         target->scales[2 * b] = target->scales[2 * b + 1] = (int16_t)(2 * (word >> 28) + 1);
         for (size_t j = 0; j < 8; j++)
             point_put(grid_iq3_xxs[block.qs[8 * b + j]], levels_3_xxs, 4, 3, signs >> 4 * j & 15,
@@ -104,8 +101,7 @@ static void iq1_m_unpack(const uint8_t *source, struct grid_block *target) {
     struct block_iq1_m block;
     memcpy(&block, source, sizeof block);
     target->d = half_to_float(iq1_m_half_get(block.scales)) / 8;
-    for (size_t g = 0; g < 16; g++)
-        target->scales[g] = (int16_t)(2 * (block.scales[g / 4] >> 3 * (g % 4) & 7) + 1);
+    for (size_t g = 0; g < 16; g++) target->scales[g] = (int16_t)(2 * (block.scales[g / 4] >> 3 * (g % 4) & 7) + 1);
     for (size_t j = 0; j < 32; j++) {
         const unsigned high = block.qh[j / 2] >> 4 * (j % 2) & 15;
         iq1_point_put(grid_iq1[block.qs[j] | (high & 7) << 8], high >> 3, target->codes + 8 * j);

@@ -16,9 +16,9 @@ extern const uint16_t grid_iq2_xxs[256], grid_iq2_xs[512], grid_iq2_s[1024], gri
 extern const uint16_t grid_iq3_xxs[256], grid_iq3_s[512];
 
 /* X(name, NAME of its enum tensor_type) of each type; a block of it is a struct block_name. */
-#define GRID_TYPES(X)                                                                                        \
-    X(iq1_s, IQ1_S) X(iq1_m, IQ1_M) X(iq2_xxs, IQ2_XXS) X(iq2_xs, IQ2_XS) X(iq2_s, IQ2_S) X(iq3_xxs, IQ3_XXS) \
-    X(iq3_s, IQ3_S)
+#define GRID_TYPES(X) \
+    X(iq1_s, IQ1_S)   \
+    X(iq1_m, IQ1_M) X(iq2_xxs, IQ2_XXS) X(iq2_xs, IQ2_XS) X(iq2_s, IQ2_S) X(iq3_xxs, IQ3_XXS) X(iq3_s, IQ3_S)
 
 struct grid_block {
     _Alignas(32) int8_t codes[BLOCK_256];
@@ -40,8 +40,7 @@ grid_unpack iq1_s_unpack_avx2, iq1_m_unpack_avx2, iq2_xxs_unpack_avx2, iq2_xs_un
 
 /* Four times 7 signs with their parities: bit i of byte j is the sign of element 8j + i. */
 static inline uint32_t grid_signs_get(uint32_t word) {
-    const uint32_t seven =
-        (word & 0x7f) | (word & 0x3f80) << 1 | (word & 0x1fc000) << 2 | (word & 0xfe00000) << 3;
+    const uint32_t seven = (word & 0x7f) | (word & 0x3f80) << 1 | (word & 0x1fc000) << 2 | (word & 0xfe00000) << 3;
     uint32_t odd = seven ^ (seven >> 4 & 0x0f0f0f0f);
     odd ^= odd >> 2 & 0x3f3f3f3f;
     odd ^= odd >> 1 & 0x7f7f7f7f;
@@ -50,6 +49,5 @@ static inline uint32_t grid_signs_get(uint32_t word) {
 
 /* IQ1_M: d from the four quarters. */
 static inline uint16_t iq1_m_half_get(const uint16_t scales[4]) {
-    return (uint16_t)(scales[0] >> 12 | (scales[1] >> 8 & 0x00f0) | (scales[2] >> 4 & 0x0f00) |
-                      (scales[3] & 0xf000));
+    return (uint16_t)(scales[0] >> 12 | (scales[1] >> 8 & 0x00f0) | (scales[2] >> 4 & 0x0f00) | (scales[3] & 0xf000));
 }

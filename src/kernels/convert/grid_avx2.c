@@ -75,11 +75,10 @@ void iq2_xs_unpack_avx2(const uint8_t *block, struct grid_block *target) {
     for (size_t b = 0; b < 8; b++) {
         uint16_t q[4];
         memcpy(q, block + 2 + 8 * b, sizeof q);
-        const uint32_t word = (uint32_t)(q[0] >> 9) | (uint32_t)(q[1] >> 9) << 7 |
-                              (uint32_t)(q[2] >> 9) << 14 | (uint32_t)(q[3] >> 9) << 21;
-        const __m256i places =
-            _mm256_setr_epi64x(spread_2(grid_iq2_xs[q[0] & 511]), spread_2(grid_iq2_xs[q[1] & 511]),
-                               spread_2(grid_iq2_xs[q[2] & 511]), spread_2(grid_iq2_xs[q[3] & 511]));
+        const uint32_t word = (uint32_t)(q[0] >> 9) | (uint32_t)(q[1] >> 9) << 7 | (uint32_t)(q[2] >> 9) << 14 |
+                              (uint32_t)(q[3] >> 9) << 21;
+        const __m256i places = _mm256_setr_epi64x(spread_2(grid_iq2_xs[q[0] & 511]), spread_2(grid_iq2_xs[q[1] & 511]),
+                                                  spread_2(grid_iq2_xs[q[2] & 511]), spread_2(grid_iq2_xs[q[3] & 511]));
         codes_put(target, b, negate(levels_2(places), grid_signs_get(word)));
     }
 }
@@ -90,10 +89,9 @@ void iq2_s_unpack_avx2(const uint8_t *block, struct grid_block *target) {
     for (size_t b = 0; b < 8; b++) {
         const uint8_t *q = block + offsetof(struct block_iq2_s, qs) + 4 * b;
         const uint32_t high = (uint32_t)block[offsetof(struct block_iq2_s, qh) + b] << 8;
-        const __m256i places = _mm256_setr_epi64x(spread_2(grid_iq2_s[q[0] | (high & 0x300)]),
-                                                  spread_2(grid_iq2_s[q[1] | (high >> 2 & 0x300)]),
-                                                  spread_2(grid_iq2_s[q[2] | (high >> 4 & 0x300)]),
-                                                  spread_2(grid_iq2_s[q[3] | (high >> 6 & 0x300)]));
+        const __m256i places = _mm256_setr_epi64x(
+            spread_2(grid_iq2_s[q[0] | (high & 0x300)]), spread_2(grid_iq2_s[q[1] | (high >> 2 & 0x300)]),
+            spread_2(grid_iq2_s[q[2] | (high >> 4 & 0x300)]), spread_2(grid_iq2_s[q[3] | (high >> 6 & 0x300)]));
         const uint32_t signs = word_at(block + offsetof(struct block_iq2_s, signs) + 4 * b);
         codes_put(target, b, negate(levels_2(places), signs));
     }
@@ -101,10 +99,9 @@ void iq2_s_unpack_avx2(const uint8_t *block, struct grid_block *target) {
 
 /* Eight points of 4 elements. */
 INLINE __m256i places_3(const uint16_t *grid, const uint32_t at[8]) {
-    return _mm256_setr_epi64x(spread_3(grid[at[0]] | (uint32_t)grid[at[1]] << 12),
-                              spread_3(grid[at[2]] | (uint32_t)grid[at[3]] << 12),
-                              spread_3(grid[at[4]] | (uint32_t)grid[at[5]] << 12),
-                              spread_3(grid[at[6]] | (uint32_t)grid[at[7]] << 12));
+    return _mm256_setr_epi64x(
+        spread_3(grid[at[0]] | (uint32_t)grid[at[1]] << 12), spread_3(grid[at[2]] | (uint32_t)grid[at[3]] << 12),
+        spread_3(grid[at[4]] | (uint32_t)grid[at[5]] << 12), spread_3(grid[at[6]] | (uint32_t)grid[at[7]] << 12));
 }
 
 void iq3_xxs_unpack_avx2(const uint8_t *block, struct grid_block *target) {
@@ -144,8 +141,8 @@ void iq1_s_unpack_avx2(const uint8_t *block, struct grid_block *target) {
     for (size_t b = 0; b < 8; b++) {
         const uint8_t *q = block + offsetof(struct block_iq1_s, qs) + 4 * b;
         const uint32_t word = half_word_at(block + offsetof(struct block_iq1_s, qh) + 2 * b);
-        const uint32_t at[4] = {q[0] | (word << 8 & 0x700), q[1] | (word << 5 & 0x700),
-                                q[2] | (word << 2 & 0x700), q[3] | (word >> 1 & 0x700)};
+        const uint32_t at[4] = {q[0] | (word << 8 & 0x700), q[1] | (word << 5 & 0x700), q[2] | (word << 2 & 0x700),
+                                q[3] | (word >> 1 & 0x700)};
         codes_put(target, b, iq1_codes(at, _mm256_set1_epi8(word >> 15 ? -1 : 1)));
         scale_put(target, b, word >> 12 & 7);
     }
@@ -161,9 +158,9 @@ void iq1_m_unpack_avx2(const uint8_t *block, struct grid_block *target) {
         const uint32_t word = half_word_at(block + offsetof(struct block_iq1_m, qh) + 2 * b);
         const uint32_t at[4] = {q[0] | (word << 8 & 0x700), q[1] | (word << 4 & 0x700), q[2] | (word & 0x700),
                                 q[3] | (word >> 4 & 0x700)};
-        const __m256i more = _mm256_setr_epi64x(
-            word & 0x8 ? -1 : 0x0101010101010101, word & 0x80 ? -1 : 0x0101010101010101,
-            word & 0x800 ? -1 : 0x0101010101010101, word & 0x8000 ? -1 : 0x0101010101010101);
+        const __m256i more =
+            _mm256_setr_epi64x(word & 0x8 ? -1 : 0x0101010101010101, word & 0x80 ? -1 : 0x0101010101010101,
+                               word & 0x800 ? -1 : 0x0101010101010101, word & 0x8000 ? -1 : 0x0101010101010101);
         codes_put(target, b, iq1_codes(at, more));
     }
 }

@@ -57,8 +57,7 @@ FLOATS_INLINE void scores_store(const struct hash_score_args *args, __m128i dist
 FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_args *args, const void *block,
                                const char *ahead, float *scores) {
     const uint8_t *tables = args->scratch;
-    const uint16_t *norms =
-        (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
+    const uint16_t *norms = (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
     __m256i distance[4];
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++) distance[n] = _mm256_setzero_si256();
@@ -78,6 +77,6 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
 #include "kernels/hash/hash_score.h"
 
 void hash_avx2_install(struct hash_kernels *kernels) {
-    *kernels = (struct hash_kernels){
-        .encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
+    *kernels =
+        (struct hash_kernels){.encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
 }

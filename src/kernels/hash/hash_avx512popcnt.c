@@ -24,8 +24,8 @@ static void hash_prepare(const struct hash_score_args *args, uint32_t *words) {
             words[byte * args->group + head] = 0x01010101u * args->codes[head * code_bytes + byte];
 }
 
-FLOATS_INLINE void distances_count(const size_t code_bytes, const size_t group, const uint8_t *codes,
-                                   const char *ahead, const uint32_t *words, __m512i distance[2]) {
+FLOATS_INLINE void distances_count(const size_t code_bytes, const size_t group, const uint8_t *codes, const char *ahead,
+                                   const uint32_t *words, __m512i distance[2]) {
     const __m512i zero = _mm512_setzero_si512();
     const size_t positions = 255 / (8 * group); /* until a byte may overflow */
     for (size_t byte = 0; byte < code_bytes;) {

@@ -5,11 +5,10 @@
 #include "kernels/hash/hash_internal.h"
 
 /* distance: of tokens 0 .. 63; lane i of [0] holds tokens 16i .. 16i + 7, of [1] the next 8 */
-FLOATS_INLINE void chunk_finish(const size_t code_bytes, const struct hash_score_args *args,
-                                const void *block, const char *ahead, const __m512i distance[2],
-                                const struct hash_line *line, float *scores) {
-    const uint16_t *norms =
-        (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
+FLOATS_INLINE void chunk_finish(const size_t code_bytes, const struct hash_score_args *args, const void *block,
+                                const char *ahead, const __m512i distance[2], const struct hash_line *line,
+                                float *scores) {
+    const uint16_t *norms = (const uint16_t *)(const void *)((const uint8_t *)block + code_bytes * KV_CHUNK_TOKENS);
     _Alignas(64) uint16_t halves[2][KV_CHUNK_TOKENS / 2]; /* [token / 8 % 2][] */
     for (size_t i = 0; i < KV_CHUNK_TOKENS * sizeof *norms; i += KV_CHUNK_TOKENS)
         _mm_prefetch(ahead + code_bytes * KV_CHUNK_TOKENS + i, _MM_HINT_T0);

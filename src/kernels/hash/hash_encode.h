@@ -4,18 +4,17 @@
 #include "kernels/hash/hash_internal.h"
 #include "kernels/project/project_floats.h"
 
-FLOATS_INLINE void encode_inputs(const size_t inputs, const size_t vectors,
-                                 const struct hash_encode_args *args, size_t row) {
+FLOATS_INLINE void encode_inputs(const size_t inputs, const size_t vectors, const struct hash_encode_args *args,
+                                 size_t row) {
     const size_t code_bytes = args->bits / 8;
     floats sum[8];
     size_t column = 0;
-#define ENCODE_TILE(count)                                                                                 \
-    project_tile(inputs, count, args->weights + column, args->bits, args->dimension,                       \
-                 args->x + row * args->x_stride, args->x_stride, sum);                                     \
-    FLOATS_UNROLL                                                                                          \
-    for (size_t i = 0; i < inputs * (count); i++)                                                          \
-    floats_store_signs(args->codes + (row + i / (count)) * code_bytes + (column + i % (count)*FLOATS) / 8, \
-                       sum[i])
+#define ENCODE_TILE(count)                                                                                           \
+    project_tile(inputs, count, args->weights + column, args->bits, args->dimension, args->x + row * args->x_stride, \
+                 args->x_stride, sum);                                                                               \
+    FLOATS_UNROLL                                                                                                    \
+    for (size_t i = 0; i < inputs * (count); i++)                                                                    \
+    floats_store_signs(args->codes + (row + i / (count)) * code_bytes + (column + i % (count)*FLOATS) / 8, sum[i])
     for (; column + vectors * FLOATS <= args->bits; column += vectors * FLOATS) { ENCODE_TILE(vectors); }
     for (; column < args->bits; column += FLOATS) { ENCODE_TILE(1); }
 #undef ENCODE_TILE

@@ -52,8 +52,7 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
     const floats slope = floats_set(line->slope);
     FLOATS_UNROLL
     for (size_t n = 0; n < 2 * HASH_PARTS; n++) {
-        floats h = {vcvtq_f32_u32(vmovl_u16(vget_low_u16(distance[n]))),
-                    vcvtq_f32_u32(vmovl_high_u16(distance[n]))};
+        floats h = {vcvtq_f32_u32(vmovl_u16(vget_low_u16(distance[n]))), vcvtq_f32_u32(vmovl_high_u16(distance[n]))};
         if (!args->use_norms) {
             floats_store(scores + n * FLOATS, floats_subtract(floats_set(0), h));
             continue;
@@ -67,6 +66,6 @@ FLOATS_INLINE void chunk_score(const size_t code_bytes, const struct hash_score_
 #include "kernels/hash/hash_score.h"
 
 void hash_neon_install(struct hash_kernels *kernels) {
-    *kernels = (struct hash_kernels){
-        .encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
+    *kernels =
+        (struct hash_kernels){.encode = hash_encode, .score = hash_score, .score_scratch_bytes = hash_tables_bytes};
 }

@@ -30,8 +30,7 @@ static void score(const struct hash_score_args *args) {
         hash_load(layout, args->blocks[token / KV_CHUNK_TOKENS], token % KV_CHUNK_TOKENS, code, &norm);
         for (size_t head = 0; head < args->group; head++)
             for (size_t byte = 0; byte < layout->code_bytes; byte++)
-                distance += __builtin_popcount(
-                    (unsigned)(args->codes[head * layout->code_bytes + byte] ^ code[byte]));
+                distance += __builtin_popcount((unsigned)(args->codes[head * layout->code_bytes + byte] ^ code[byte]));
         /* The integer numerator is exact, and so is its product with 1 / bits where bits is a power of two. */
         float agreement = (float)((int)(args->group * layout->bits) - 2 * distance) / (float)layout->bits;
         args->scores[token - args->token_begin] = args->use_norms ? agreement * norm : (float)-distance;
@@ -44,6 +43,5 @@ static size_t score_scratch_bytes(const struct hash_layout *layout, size_t group
 }
 
 void hash_ref_install(struct hash_kernels *kernels) {
-    *kernels =
-        (struct hash_kernels){.encode = encode, .score = score, .score_scratch_bytes = score_scratch_bytes};
+    *kernels = (struct hash_kernels){.encode = encode, .score = score, .score_scratch_bytes = score_scratch_bytes};
 }

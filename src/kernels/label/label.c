@@ -21,8 +21,7 @@ static double minimum(const double *values, size_t count) {
     return isnan(values[0]) ? NAN : lowest;
 }
 
-double label_similarity(enum label_aggregate aggregate, const double *cosines, const float *importance,
-                        size_t count) {
+double label_similarity(enum label_aggregate aggregate, const double *cosines, const float *importance, size_t count) {
     const double lowest = minimum(cosines, count);
     double weights = 0, harmonic = 0;
     if (aggregate == LABEL_MINIMUM || !(lowest > 0)) return lowest; /* NaN: NaN */

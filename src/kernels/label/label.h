@@ -18,5 +18,4 @@ enum label_aggregate { LABEL_HARMONIC, LABEL_MINIMUM }; /* the minimum: CLO's ab
 /* NaN where one of them is zero or not finite. */
 double label_cosine(const float *a, const float *b, size_t dimension);
 /* cosines, importance (0..1): [count], of the heads of a group. */
-double label_similarity(enum label_aggregate aggregate, const double *cosines, const float *importance,
-                        size_t count);
+double label_similarity(enum label_aggregate aggregate, const double *cosines, const float *importance, size_t count);

@@ -48,8 +48,7 @@ void level_set_center(const struct level_layout *layout, void *block, const floa
  * NaN. */
 void level_store(const struct level_layout *layout, void *block, size_t token, const float *key);
 /* The levels of a token, [dimension], and its factor. */
-void level_load(const struct level_layout *layout, const void *block, size_t token, int *levels,
-                float *factor);
+void level_load(const struct level_layout *layout, const void *block, size_t token, int *levels, float *factor);
 
 /* A rotated query, [dimension], prepared into level_query_bytes of memory aligned to 64. */
 size_t level_query_bytes(const struct level_layout *layout);

@@ -14,9 +14,7 @@
 enum { GROUPS = 1, GROUP_TOKENS = 8, STEPS_MAX = LEVEL_DIMENSION_MAX / 4 };
 typedef __m256i level_sum;
 typedef const __m256i (*level_queries)[STEPS_MAX]; /* [heads] */
-FLOATS_INLINE __m256i level_shift(__m256i sum, int width) {
-    return _mm256_sll_epi32(sum, _mm_cvtsi32_si128(width));
-}
+FLOATS_INLINE __m256i level_shift(__m256i sum, int width) { return _mm256_sll_epi32(sum, _mm_cvtsi32_si128(width)); }
 
 /* One part of the numbers of 8 tokens; sums: [heads] */
 FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_t *codes, size_t words,
@@ -30,16 +28,15 @@ FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) pairs[head] = _mm256_setzero_si256();
         for (; w < end; w++) {
-            const __m256i code =
-                _mm256_loadu_si256((const __m256i *)(const void *)(codes + w * LEVEL_WORD_BYTES));
+            const __m256i code = _mm256_loadu_si256((const __m256i *)(const void *)(codes + w * LEVEL_WORD_BYTES));
             FLOATS_UNROLL
             for (size_t f = 0; f < fields; f++) {
                 const __m128i shift = _mm_cvtsi32_si128((int)(f * width));
                 const __m256i field = _mm256_and_si256(f == 0 ? code : _mm256_srl_epi16(code, shift), mask);
                 FLOATS_UNROLL
                 for (size_t head = 0; head < heads; head++)
-                    pairs[head] = _mm256_add_epi16(
-                        pairs[head], _mm256_maddubs_epi16(field, queries[head][w * fields + f]));
+                    pairs[head] =
+                        _mm256_add_epi16(pairs[head], _mm256_maddubs_epi16(field, queries[head][w * fields + f]));
             }
         }
         FLOATS_UNROLL
@@ -78,6 +75,4 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
 
 #include "kernels/level/level_score.h"
 
-void level_avx2_install(struct level_kernels *kernels) {
-    *kernels = (struct level_kernels){.score = level_score};
-}
+void level_avx2_install(struct level_kernels *kernels) { *kernels = (struct level_kernels){.score = level_score}; }

@@ -17,9 +17,7 @@
 enum { GROUPS = KV_CHUNK_TOKENS / 16 };
 typedef __m512i level_sum;
 typedef const int8_t *const *level_queries; /* [heads] */
-FLOATS_INLINE __m512i level_shift(__m512i sum, int width) {
-    return _mm512_sll_epi32(sum, _mm_cvtsi32_si128(width));
-}
+FLOATS_INLINE __m512i level_shift(__m512i sum, int width) { return _mm512_sll_epi32(sum, _mm_cvtsi32_si128(width)); }
 
 FLOATS_INLINE __m512i broadcast(const int8_t *integers) {
     int32_t four;
@@ -35,8 +33,7 @@ FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_
     for (size_t w = 0; w < words; w++) {
         __m512i code[GROUPS];
         FLOATS_UNROLL
-        for (size_t g = 0; g < GROUPS; g++)
-            code[g] = _mm512_loadu_si512(codes + w * LEVEL_WORD_BYTES + g * 64);
+        for (size_t g = 0; g < GROUPS; g++) code[g] = _mm512_loadu_si512(codes + w * LEVEL_WORD_BYTES + g * 64);
         FLOATS_UNROLL
         for (size_t f = 0; f < fields; f++) {
             const __m128i shift = _mm_cvtsi32_si128((int)(f * width));
@@ -75,8 +72,8 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
         const floats factor = floats_load_half(factors + g * 32);
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
-            floats own = floats_fma(_mm512_cvtepi32_ps(sums[g * heads + head]),
-                                    floats_set(2 * query[head]->step), floats_set(-query[head]->offset));
+            floats own = floats_fma(_mm512_cvtepi32_ps(sums[g * heads + head]), floats_set(2 * query[head]->step),
+                                    floats_set(-query[head]->offset));
             floats_store(scores + head * stride + g * 16, floats_fma(own, factor, floats_set(common[head])));
         }
     }
@@ -84,6 +81,4 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
 
 #include "kernels/level/level_score.h"
 
-void level_avx512_install(struct level_kernels *kernels) {
-    *kernels = (struct level_kernels){.score = level_score};
-}
+void level_avx512_install(struct level_kernels *kernels) { *kernels = (struct level_kernels){.score = level_score}; }

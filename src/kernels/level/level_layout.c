@@ -10,8 +10,8 @@
 static const float HALF_MAX = 65504;
 
 bool level_fits(size_t dimension, size_t planes) {
-    return planes >= 1 && planes <= LEVEL_PLANES_MAX && dimension % 8 == 0 &&
-           dimension <= LEVEL_DIMENSION_MAX && dimension * planes % 32 == 0;
+    return planes >= 1 && planes <= LEVEL_PLANES_MAX && dimension % 8 == 0 && dimension <= LEVEL_DIMENSION_MAX &&
+           dimension * planes % 32 == 0;
 }
 
 void level_layout_init(struct level_layout *layout, size_t dimension, size_t planes) {
@@ -94,8 +94,7 @@ void level_store(const struct level_layout *layout, void *block, size_t token, c
     }
 }
 
-void level_load(const struct level_layout *layout, const void *block, size_t token, int *levels,
-                float *factor) {
+void level_load(const struct level_layout *layout, const void *block, size_t token, int *levels, float *factor) {
     const uint8_t *codes = block;
     ASSERT(token < KV_CHUNK_TOKENS);
     *factor = half_to_float(((const uint16_t *)(const void *)(codes + layout->factors_offset))[token]);

@@ -43,8 +43,7 @@ static void chunk_score_tile(const struct level_layout *layout, size_t heads, co
 }
 
 /* All heads of one chunk, its 64 tokens. */
-static void chunk_score_heads(const struct level_score_args *args, const void *block, float *scores,
-                              size_t stride) {
+static void chunk_score_heads(const struct level_score_args *args, const void *block, float *scores, size_t stride) {
     const size_t query_bytes = level_query_bytes(args->layout);
     for (size_t first = 0; first < args->heads; first += LEVEL_TILE) {
         const size_t heads = args->heads - first < LEVEL_TILE ? args->heads - first : LEVEL_TILE;
@@ -70,8 +69,7 @@ static void level_score(const struct level_score_args *args) {
         if (args->then != NULL) floats_prefetch(args->then[chunk]);
         if (chunk + LEVEL_PREFETCH_CHUNKS <= last) level_prefetch(args, chunk + LEVEL_PREFETCH_CHUNKS);
         if (first >= args->token_begin && end <= args->token_end) {
-            chunk_score_heads(args, args->blocks[chunk], args->scores + (first - args->token_begin),
-                              args->stride);
+            chunk_score_heads(args, args->blocks[chunk], args->scores + (first - args->token_begin), args->stride);
             continue;
         }
         float scores[LEVEL_HEADS_MAX * KV_CHUNK_TOKENS];

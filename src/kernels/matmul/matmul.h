@@ -21,8 +21,8 @@ struct matmul_args {
     const void *prepared;        /* prepared_bytes() bytes, aligned to 64, filled by prepare over all parts */
     float *outputs;              /* [input_count][output_stride] */
     size_t output_stride;        /* floats */
-    size_t row_begin, row_end; /* rows of the weight to compute; multiples of row_granule except at the end */
-    void *scratch;             /* scratch_bytes(), 64-byte aligned, this thread's own */
+    size_t row_begin, row_end;   /* rows of the weight to compute; multiples of row_granule except at the end */
+    void *scratch;               /* scratch_bytes(), 64-byte aligned, this thread's own */
 };
 
 /* How the chosen variant multiplies one weight type.  Types with the same `form` share a prepared input. */

@@ -37,8 +37,7 @@ struct tile_panel {
 struct tile_input {
     uint16_t values[TILE_INPUTS][PANEL_COLUMNS];
 };
-static_assert(sizeof(struct tile_panel) == TILE_BYTES && sizeof(struct tile_input) == 2 * TILE_BYTES,
-              "tiles");
+static_assert(sizeof(struct tile_panel) == TILE_BYTES && sizeof(struct tile_input) == 2 * TILE_BYTES, "tiles");
 
 static size_t blocks_get(size_t columns) { return (columns + PANEL_COLUMNS - 1) / PANEL_COLUMNS; }
 
@@ -55,14 +54,12 @@ static inline __m256i bf16_round(__m256 x) {
 }
 
 /* 8 activations into each term. */
-static inline void eight_prepare(__m256 x, size_t term_count, struct tile_input *target, size_t input,
-                                 size_t column) {
+static inline void eight_prepare(__m256 x, size_t term_count, struct tile_input *target, size_t input, size_t column) {
     for (size_t term = 0; term < term_count; term++) {
         __m256i rounded = bf16_round(x);
         __m256i words = _mm256_srli_epi32(rounded, 16);
         words = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
-        _mm_store_si128((__m128i *)(void *)&target[term].values[input][column],
-                        _mm256_castsi256_si128(words));
+        _mm_store_si128((__m128i *)(void *)&target[term].values[input][column], _mm256_castsi256_si128(words));
         x = _mm256_sub_ps(x, _mm256_castsi256_ps(rounded));
     }
 }
@@ -82,29 +79,27 @@ static inline void input_prepare(const float *x, size_t columns, size_t term_cou
 }
 
 /* Prepared: for each tile, block and term a struct tile_input; missing inputs of the last tile are zero. */
-static void terms_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
-                          size_t input_begin, size_t input_end, size_t term_count, void *prepared) {
+static void terms_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                          size_t input_end, size_t term_count, void *prepared) {
     ASSERT(input_begin <= input_end && input_end <= input_count && input_begin % TILE_INPUTS == 0);
     size_t block_count = blocks_get(columns);
     for (size_t i = input_begin; i < input_end; i++)
         input_prepare(x + i * x_stride, columns, term_count,
-                      (struct tile_input *)prepared + i / TILE_INPUTS * block_count * term_count,
-                      i % TILE_INPUTS);
+                      (struct tile_input *)prepared + i / TILE_INPUTS * block_count * term_count, i % TILE_INPUTS);
     if (input_end % TILE_INPUTS == 0) return;
-    struct tile_input *last =
-        (struct tile_input *)prepared + input_end / TILE_INPUTS * block_count * term_count;
+    struct tile_input *last = (struct tile_input *)prepared + input_end / TILE_INPUTS * block_count * term_count;
     for (size_t b = 0; b < block_count * term_count; b++)
         memset(last[b].values[input_end % TILE_INPUTS], 0,
                (TILE_INPUTS - input_end % TILE_INPUTS) * sizeof last[b].values[0]);
 }
 
-static void once_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
-                         size_t input_begin, size_t input_end, void *prepared) {
+static void once_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                         size_t input_end, void *prepared) {
     terms_prepare(x, x_stride, input_count, columns, input_begin, input_end, 1, prepared);
 }
 
-static void twice_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
-                          size_t input_begin, size_t input_end, void *prepared) {
+static void twice_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                          size_t input_end, void *prepared) {
     terms_prepare(x, x_stride, input_count, columns, input_begin, input_end, 2, prepared);
 }
 
@@ -147,8 +142,8 @@ static inline __m256 code_value(__m256i words, int index, __m256 scale, __m256 b
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), scale, bias);
 }
 
-static inline void code_block_round(const struct code_layout *layout, const struct code_panel *source,
-                                    size_t half, struct tile_panel *target) {
+static inline void code_block_round(const struct code_layout *layout, const struct code_panel *source, size_t half,
+                                    struct tile_panel *target) {
     const __m256 offset = _mm256_set1_ps((float)code_offset(layout));
     __m256 scale = _mm256_load_ps(source->scale + half * 8), bias = _mm256_setzero_ps();
     const __m256 block_scale = scale;
@@ -182,8 +177,7 @@ static void code_unpack(const struct panel_kernel *kernel, const uint8_t *const 
 }
 
 static inline void float_terms_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8],
-                                      size_t column_count, size_t half, size_t term_count,
-                                      struct tile_panel *target) {
+                                      size_t column_count, size_t half, size_t term_count, struct tile_panel *target) {
     _Alignas(64) struct float_panel floats[FLOAT_RUN_BLOCKS];
     kernel->floats(kernel, row, column_count, half, floats);
     for (size_t b = 0; b < blocks_get(column_count); b++)
@@ -252,9 +246,8 @@ static void tiles_configure(void) {
 /* sums[inputs][TILE_ROWS] += blocks; both: more than 16 inputs. */
 static inline __attribute__((always_inline)) void tile_multiply(const struct tile_panel *first,
                                                                 const struct tile_panel *second,
-                                                                const struct tile_input *x,
-                                                                size_t block_count, bool both,
-                                                                size_t term_count, float *sums) {
+                                                                const struct tile_input *x, size_t block_count,
+                                                                bool both, size_t term_count, float *sums) {
     enum { SUM_STRIDE = TILE_ROWS * sizeof(float) };
     float *lower = sums + (size_t)16 * TILE_ROWS;
     _tile_loadd(0, sums, SUM_STRIDE);
@@ -265,8 +258,7 @@ static inline __attribute__((always_inline)) void tile_multiply(const struct til
     }
     for (size_t b = 0; b < block_count; b++, first += term_count, second += term_count, x += term_count) {
         B_LOAD(first, second);
-        if (term_count ==
-            2) { /* low activations with high weights, then the two others with high activations */
+        if (term_count == 2) { /* low activations with high weights, then the two others with high activations */
             A_LOAD(x + 1);
             MULTIPLY();
         }
@@ -285,8 +277,8 @@ static inline __attribute__((always_inline)) void tile_multiply(const struct til
     }
 }
 
-static void once_tile(const struct panel_kernel *kernel, const void *panel, const void *input,
-                      size_t block_count, size_t inputs, float *sums) {
+static void once_tile(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                      size_t inputs, float *sums) {
     const struct tile_panel *first = panel, *second = first + kernel->run_blocks;
     if (inputs > 16)
         tile_multiply(first, second, input, block_count, true, 1, sums);
@@ -294,8 +286,8 @@ static void once_tile(const struct panel_kernel *kernel, const void *panel, cons
         tile_multiply(first, second, input, block_count, false, 1, sums);
 }
 
-static void twice_tile(const struct panel_kernel *kernel, const void *panel, const void *input,
-                       size_t block_count, size_t inputs, float *sums) {
+static void twice_tile(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                       size_t inputs, float *sums) {
     const struct tile_panel *first = panel, *second = first + 2 * kernel->run_blocks;
     if (inputs > 16)
         tile_multiply(first, second, input, block_count, true, 2, sums);

@@ -22,26 +22,25 @@ static inline __m256 bf16_get(const void *source) {
 }
 
 /* 8 rows x column_count columns, 8 x 8 at a time; the last columns through a copy, padded with zeros. */
-#define UNPACK(name, element_bytes)                                                                   \
-    static void name##_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8],         \
-                              size_t column_count, size_t half, void *panel) {                        \
-        (void)kernel;                                                                                 \
-        float *target = (float *)panel + half * 8;                                                    \
-        for (size_t c = 0; c < align_up(column_count, PANEL_COLUMNS);                                 \
-             c += 8, target += (size_t)8 * PANEL_ROWS) {                                              \
-            __m256 v[8];                                                                              \
-            for (size_t r = 0; r < 8; r++) {                                                          \
-                uint8_t copy[8 * (element_bytes)] = {0};                                              \
-                const uint8_t *source = row[r] + c * (element_bytes);                                 \
-                if (c + 8 > column_count) {                                                           \
-                    if (c < column_count) memcpy(copy, source, (column_count - c) * (element_bytes)); \
-                    source = copy;                                                                    \
-                }                                                                                     \
-                v[r] = name##_get(source);                                                            \
-            }                                                                                         \
-            floats8_transpose(v);                                                                     \
-            for (size_t i = 0; i < 8; i++) _mm256_store_ps(target + i * PANEL_ROWS, v[i]);            \
-        }                                                                                             \
+#define UNPACK(name, element_bytes)                                                                                \
+    static void name##_unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count, \
+                              size_t half, void *panel) {                                                          \
+        (void)kernel;                                                                                              \
+        float *target = (float *)panel + half * 8;                                                                 \
+        for (size_t c = 0; c < align_up(column_count, PANEL_COLUMNS); c += 8, target += (size_t)8 * PANEL_ROWS) {  \
+            __m256 v[8];                                                                                           \
+            for (size_t r = 0; r < 8; r++) {                                                                       \
+                uint8_t copy[8 * (element_bytes)] = {0};                                                           \
+                const uint8_t *source = row[r] + c * (element_bytes);                                              \
+                if (c + 8 > column_count) {                                                                        \
+                    if (c < column_count) memcpy(copy, source, (column_count - c) * (element_bytes));              \
+                    source = copy;                                                                                 \
+                }                                                                                                  \
+                v[r] = name##_get(source);                                                                         \
+            }                                                                                                      \
+            floats8_transpose(v);                                                                                  \
+            for (size_t i = 0; i < 8; i++) _mm256_store_ps(target + i * PANEL_ROWS, v[i]);                         \
+        }                                                                                                          \
     }
 UNPACK(f32, 4)
 UNPACK(f16, 2)
@@ -52,9 +51,7 @@ float_unpack *float_unpack_find(enum tensor_type type) {
     return type == TENSOR_F32 ? f32_unpack : type == TENSOR_F16 ? f16_unpack : bf16_unpack;
 }
 
-static void run(const struct matmul_args *args) {
-    float_tiles_run(args, float_unpack_find(args->weight->type));
-}
+static void run(const struct matmul_args *args) { float_tiles_run(args, float_unpack_find(args->weight->type)); }
 
 void matmul_float_avx2_init(struct matmul_kernels *kernels) {
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};

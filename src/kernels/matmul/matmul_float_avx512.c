@@ -10,9 +10,7 @@
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 
-static void run(const struct matmul_args *args) {
-    float_tiles_run(args, float_unpack_find(args->weight->type));
-}
+static void run(const struct matmul_args *args) { float_tiles_run(args, float_unpack_find(args->weight->type)); }
 
 void matmul_float_avx512_init(struct matmul_kernels *kernels) {
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};

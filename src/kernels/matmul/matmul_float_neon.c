@@ -36,18 +36,17 @@ static void rows_unpack(enum tensor_type type, const uint8_t *const row[8], size
 }
 
 /* One pair of functions per type: what unpacks has no other way to know it. */
-#define METHOD(type)                                                                          \
-    static void unpack_##type(const struct panel_kernel *kernel, const uint8_t *const row[8], \
-                              size_t column_count, size_t half, void *panel) {                \
-        (void)kernel;                                                                         \
-        rows_unpack(TENSOR_##type, row, column_count, half, panel);                           \
-    }                                                                                         \
+#define METHOD(type)                                                                                               \
+    static void unpack_##type(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count, \
+                              size_t half, void *panel) {                                                          \
+        (void)kernel;                                                                                              \
+        rows_unpack(TENSOR_##type, row, column_count, half, panel);                                                \
+    }                                                                                                              \
     static void run_##type(const struct matmul_args *args) { float_tiles_run(args, unpack_##type); }
-#define EACH_TYPE(do_one)                                                                                 \
-    do_one(F32) do_one(F16) do_one(BF16) do_one(Q4_0) do_one(Q4_1) do_one(Q5_0) do_one(Q5_1) do_one(Q8_0) \
-        do_one(Q2_K) do_one(Q3_K) do_one(Q4_K) do_one(Q5_K) do_one(Q6_K) do_one(IQ4_NL) do_one(IQ4_XS)    \
-            do_one(MXFP4) do_one(NVFP4) do_one(IQ1_S) do_one(IQ1_M) do_one(IQ2_XXS) do_one(IQ2_XS)        \
-                do_one(IQ2_S) do_one(IQ3_XXS) do_one(IQ3_S)
+#define EACH_TYPE(do_one)                                                                                              \
+    do_one(F32) do_one(F16) do_one(BF16) do_one(Q4_0) do_one(Q4_1) do_one(Q5_0) do_one(Q5_1) do_one(Q8_0) do_one(Q2_K) \
+        do_one(Q3_K) do_one(Q4_K) do_one(Q5_K) do_one(Q6_K) do_one(IQ4_NL) do_one(IQ4_XS) do_one(MXFP4) do_one(NVFP4)  \
+            do_one(IQ1_S) do_one(IQ1_M) do_one(IQ2_XXS) do_one(IQ2_XS) do_one(IQ2_S) do_one(IQ3_XXS) do_one(IQ3_S)
 EACH_TYPE(METHOD)
 
 void matmul_float_neon_init(struct matmul_kernels *kernels) {

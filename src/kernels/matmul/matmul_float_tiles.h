@@ -10,9 +10,8 @@ enum { TILE_INPUTS = FLOAT_TILE_INPUTS, TILE_ROWS = 2 * FLOATS };
 
 /* The products of lane `lane` of a span: its columns `lane`, lane + 8, ... of the panel (of two panels with 32 rows,
  * FLOAT_RUN_BLOCKS apart) times x, the prepared inputs of the tile, [columns][n]. */
-static inline __attribute__((always_inline)) void lane_multiply(const struct float_panel *panel,
-                                                                const float *x, size_t column_count,
-                                                                size_t lane, size_t n,
+static inline __attribute__((always_inline)) void lane_multiply(const struct float_panel *panel, const float *x,
+                                                                size_t column_count, size_t lane, size_t n,
                                                                 floats acc[TILE_INPUTS][2]) {
     const float *first = panel->values[0];
     const float *second = (size_t)FLOATS == PANEL_ROWS ? panel[FLOAT_RUN_BLOCKS].values[0] : first + FLOATS;
@@ -32,9 +31,8 @@ static inline __attribute__((always_inline)) void lane_multiply(const struct flo
 
 /* sums[n][tile rows] += block_count blocks, a span of the sum (kernels/span.h).  n is a constant, 1..TILE_INPUTS.
  * Lanes come in the order of the leaves of their tree: sums of 1, 2 and 4 lanes wait for their neighbours. */
-static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel,
-                                                                const float *x, size_t block_count, size_t n,
-                                                                float *restrict sums) {
+static inline __attribute__((always_inline)) void tile_multiply(const struct float_panel *panel, const float *x,
+                                                                size_t block_count, size_t n, float *restrict sums) {
     static const uint8_t leaves[SPAN_LANES] = {0, 2, 1, 3, 4, 6, 5, 7};
     floats waiting[3][TILE_INPUTS][2];
     for (size_t leaf = 0; leaf < SPAN_LANES; leaf++) {
@@ -63,8 +61,8 @@ static inline __attribute__((always_inline)) void tile_multiply(const struct flo
     }
 }
 
-static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
-                     size_t block_count, size_t inputs, float *sums) {
+static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                     size_t inputs, float *sums) {
     (void)kernel;
     switch (inputs) {
     case 1: tile_multiply(panel, input, block_count, 1, sums); break;

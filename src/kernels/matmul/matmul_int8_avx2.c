@@ -88,8 +88,7 @@ void code_inputs_prepare(const float *x, size_t x_stride, size_t input_count, si
     for (size_t i = input_begin; i < input_end; i++) {
         size_t tile = tile_find(i, tile_count, input_count);
         struct tile_inputs inputs = tile_get(tile, tile_count, input_count);
-        struct code_input *target =
-            (struct code_input *)prepared + inputs.begin * block_count + (i - inputs.begin);
+        struct code_input *target = (struct code_input *)prepared + inputs.begin * block_count + (i - inputs.begin);
         for (size_t b = 0; b < block_count; b++) {
             size_t begin = b - b % SPAN_BLOCKS, count = min_size(SPAN_BLOCKS, block_count - begin);
             size_t place = has_pairs ? b : begin + span_place(b - begin, count);
@@ -98,8 +97,8 @@ void code_inputs_prepare(const float *x, size_t x_stride, size_t input_count, si
     }
 }
 
-static void code_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
-                         size_t input_begin, size_t input_end, void *prepared) {
+static void code_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                         size_t input_end, void *prepared) {
     code_inputs_prepare(x, x_stride, input_count, columns, true, input_begin, input_end, prepared);
 }
 
@@ -113,8 +112,8 @@ static char *wide_tile_get(const void *prepared, size_t tile, size_t begin, size
            (begin * sizeof(struct wide_input) + tile * WIDE_SCALES * sizeof(float)) * block_count;
 }
 
-static void wide_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns,
-                         size_t input_begin, size_t input_end, void *prepared) {
+static void wide_prepare(const float *x, size_t x_stride, size_t input_count, size_t columns, size_t input_begin,
+                         size_t input_end, void *prepared) {
     ASSERT(input_begin <= input_end && input_end <= input_count && columns % BLOCK == 0);
     size_t tile_count = tile_count_get(input_count, TILE_INPUTS), block_count = columns / BLOCK;
     for (size_t i = input_begin; i < input_end; i++) {
@@ -129,8 +128,7 @@ static void wide_prepare(const float *x, size_t x_stride, size_t input_count, si
             _mm256_store_si256(values, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
             _mm256_store_si256(values + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
             /* The padding belongs to the tile's last input: every byte is written, by one thread. */
-            for (size_t j = inputs.count; i + 1 == inputs.begin + inputs.count && j < WIDE_SCALES; j++)
-                scales[j] = 0;
+            for (size_t j = inputs.count; i + 1 == inputs.begin + inputs.count && j < WIDE_SCALES; j++) scales[j] = 0;
         }
     }
 }
@@ -146,8 +144,8 @@ static void wide_prepare(const float *x, size_t x_stride, size_t input_count, si
 INLINE __m256i vector_load(const void *source) { return _mm256_load_si256((const __m256i *)source); }
 
 /* The 16-bit sums of steps [begin, end) for n inputs x 16 rows. */
-INLINE void code_steps(const struct code_panel *panel, const struct code_input *x, size_t begin, size_t end,
-                       size_t n, __m256i acc[][2]) {
+INLINE void code_steps(const struct code_panel *panel, const struct code_input *x, size_t begin, size_t end, size_t n,
+                       __m256i acc[][2]) {
 #pragma GCC unroll 8
     for (size_t s = begin; s < end; s++) {
         __m256i low = vector_load(panel->codes[s][0]), high = vector_load(panel->codes[s][8]);
@@ -204,13 +202,11 @@ INLINE void lanes_add(span_lanes lanes, size_t block_count, size_t n, float *res
 
 /* Adds the scaled sums of one block to a lane; the first one fills it. */
 INLINE void code_sums_add(const struct code_panel *panel, const struct code_input *x, size_t i, size_t v,
-                          bool has_groups, bool has_minimum, __m256 total, bool is_first,
-                          float *restrict lane) {
+                          bool has_groups, bool has_minimum, __m256 total, bool is_first, float *restrict lane) {
     float *target = lane + i * PANEL_ROWS + v * 8;
     __m256 scaled = _mm256_mul_ps(total, _mm256_load_ps(panel->scale + v * 8));
     __m256 scale = _mm256_set1_ps(x[i].scale);
-    __m256 y =
-        is_first ? _mm256_mul_ps(scaled, scale) : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target));
+    __m256 y = is_first ? _mm256_mul_ps(scaled, scale) : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target));
     if (has_minimum && !has_groups)
         y = _mm256_fmadd_ps(_mm256_load_ps(panel->minimum[0] + v * 8), _mm256_set1_ps(x[i].sum), y);
     if (has_minimum && has_groups) {
@@ -225,8 +221,8 @@ struct tile_kind {
     bool has_groups, has_minimum, has_factors;
 };
 
-INLINE void code_block(const struct code_panel *panel, const struct code_input *x, size_t n,
-                       struct tile_kind kind, __m128i shift, bool is_first, float *restrict lane) {
+INLINE void code_block(const struct code_panel *panel, const struct code_input *x, size_t n, struct tile_kind kind,
+                       __m128i shift, bool is_first, float *restrict lane) {
     const bool has_groups = kind.has_groups;
     __m256i acc[TILE_INPUTS][2], total[TILE_INPUTS][2];
     __m256 scaled[TILE_INPUTS][2]; /* the total where the groups' scales are floats */
@@ -244,12 +240,11 @@ INLINE void code_block(const struct code_panel *panel, const struct code_input *
         for (size_t i = 0; i < n; i++)
 #pragma GCC unroll 2
             for (size_t v = 0; v < 2; v++) {
-                __m256i factor = has_groups && !kind.has_factors ? vector_load(panel->group_scale[g][v * 8])
-                                                                 : _mm256_set1_epi16(1);
+                __m256i factor =
+                    has_groups && !kind.has_factors ? vector_load(panel->group_scale[g][v * 8]) : _mm256_set1_epi16(1);
                 __m256i part = _mm256_madd_epi16(acc[i][v], factor);
                 if (kind.has_factors) {
-                    const __m256 sum = _mm256_cvtepi32_ps(part),
-                                 f = _mm256_load_ps(panel->group_factor[g] + v * 8);
+                    const __m256 sum = _mm256_cvtepi32_ps(part), f = _mm256_load_ps(panel->group_factor[g] + v * 8);
                     scaled[i][v] = g == 0 ? _mm256_mul_ps(sum, f) : _mm256_fmadd_ps(sum, f, scaled[i][v]);
                     continue;
                 }
@@ -265,8 +260,8 @@ INLINE void code_block(const struct code_panel *panel, const struct code_input *
         }
 }
 
-INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count,
-                      size_t n, struct tile_kind kind, unsigned offset_shift, float *restrict sums) {
+INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count, size_t n,
+                      struct tile_kind kind, unsigned offset_shift, float *restrict sums) {
     const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
     _Alignas(32) span_lanes lanes;
     for (size_t b = 0; b < block_count && b < SPAN_LANES; b++)
@@ -276,8 +271,7 @@ INLINE void code_tile(const struct code_panel *panel, const struct code_input *x
     lanes_add(lanes, block_count, n, sums);
 }
 
-INLINE void wide_block(const struct wide_panel *panel, const char *x, size_t n, bool is_first,
-                       float *restrict lane) {
+INLINE void wide_block(const struct wide_panel *panel, const char *x, size_t n, bool is_first, float *restrict lane) {
     const struct wide_input *input = (const struct wide_input *)(const void *)x;
     const float *scales = (const float *)(const void *)(x + n * sizeof *input);
     __m256i acc[TILE_INPUTS][2];
@@ -303,8 +297,7 @@ INLINE void wide_block(const struct wide_panel *panel, const char *x, size_t n, 
         for (size_t v = 0; v < 2; v++) {
             float *target = lane + i * PANEL_ROWS + v * 8;
             __m256 scale = _mm256_set1_ps(scales[i]);
-            __m256 scaled =
-                _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i][v]), _mm256_load_ps(panel->scale + v * 8));
+            __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i][v]), _mm256_load_ps(panel->scale + v * 8));
             _mm256_store_ps(target, is_first ? _mm256_mul_ps(scaled, scale)
                                              : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target)));
         }
@@ -376,8 +369,8 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
     return (const struct code_input *)prepared + inputs.begin * block_count + block * inputs.count;
 }
 
-static void code_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input,
-                           size_t block_count, size_t inputs, float *restrict sums) {
+static void code_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                           size_t inputs, float *restrict sums) {
     code_tile_run *tile = kernel->code.has_factors
                               ? factor_tiles[inputs]
                               : code_tiles[kernel->code.has_groups][kernel->code.has_minimum][inputs];
@@ -404,8 +397,8 @@ static size_t code_scratch_bytes(size_t columns) {
     return panel_scratch_bytes(sizeof(struct code_panel), RUN_INPUTS);
 }
 
-static void wide_unpack_call(const struct panel_kernel *kernel, const uint8_t *const row[8],
-                             size_t column_count, size_t half, void *panel) {
+static void wide_unpack_call(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
+                             size_t half, void *panel) {
     kernel->wide(row, column_count / BLOCK, half, panel);
 }
 
@@ -414,8 +407,8 @@ static const void *wide_input_get(const void *prepared, size_t tile, struct tile
     return wide_tile_get(prepared, tile, inputs.begin, block_count) + block * wide_block_bytes(inputs.count);
 }
 
-static void wide_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input,
-                           size_t block_count, size_t inputs, float *restrict sums) {
+static void wide_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                           size_t inputs, float *restrict sums) {
     (void)kernel;
     wide_tiles[inputs](panel, input, block_count, sums);
 }

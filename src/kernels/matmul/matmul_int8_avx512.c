@@ -28,8 +28,8 @@ INLINE __m512i codes_load(const struct code_panel *panel, size_t step) {
 }
 
 /* Integer sums of steps [begin, end) of n inputs with two panels. */
-INLINE void steps_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t begin, size_t end, size_t n, __m512i acc[][TILE_PANELS]) {
+INLINE void steps_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x, size_t begin,
+                           size_t end, size_t n, __m512i acc[][TILE_PANELS]) {
     VECTOR_UNROLL(8)
     for (size_t s = begin; s < end; s++) {
         __m512i first = codes_load(panel[0], s), second = codes_load(panel[1], s);
@@ -56,8 +56,7 @@ INLINE __m512i start_get(const struct code_input *x, struct tile_kind kind, size
     return _mm512_sll_epi32(_mm512_set1_epi32(total), _mm_cvtsi32_si128((int)kind.offset_shift));
 }
 
-INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input *x, bool has_groups,
-                         __m512 y) {
+INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input *x, bool has_groups, __m512 y) {
     if (!has_groups) return _mm512_fmadd_ps(_mm512_load_ps(panel->minimum[0]), _mm512_set1_ps(x->sum), y);
     y = _mm512_fmadd_ps(_mm512_load_ps(panel->minimum[0]), _mm512_set1_ps(x->group_sum[0]), y);
     return _mm512_fmadd_ps(_mm512_load_ps(panel->minimum[1]), _mm512_set1_ps(x->group_sum[1]), y);
@@ -65,8 +64,8 @@ INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input
 
 /* The sum of a block, or with groups that of group g with its scale added: an integer below 2^24, exact as a float.
  * With factors (NVFP4) the products are exact, too, and their sum is rounded once. */
-INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
-                           size_t n, struct tile_kind kind, size_t g, __m512 total[][TILE_PANELS]) {
+INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x, size_t n,
+                           struct tile_kind kind, size_t g, __m512 total[][TILE_PANELS]) {
     __m512i acc[TILE_INPUTS][TILE_PANELS];
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) acc[i][0] = acc[i][1] = start_get(x + i, kind, g);
@@ -85,8 +84,8 @@ INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], co
 }
 
 /* Adds a block to a lane of the span; the first one fills it. */
-INLINE void block_multiply(const struct code_panel *panel, const struct code_input *x, size_t n,
-                           struct tile_kind kind, bool is_first, __m512 lane[][TILE_PANELS]) {
+INLINE void block_multiply(const struct code_panel *panel, const struct code_input *x, size_t n, struct tile_kind kind,
+                           bool is_first, __m512 lane[][TILE_PANELS]) {
     const struct code_panel *const both[TILE_PANELS] = {panel, panel + RUN_BLOCKS};
     __m512 total[TILE_INPUTS][TILE_PANELS];
     group_multiply(both, x, n, kind, 0, total);
@@ -118,12 +117,11 @@ INLINE void lane_join(__m512 lane[][TILE_PANELS], size_t n, const float *waiting
 INLINE void lane_store(__m512 lane[][TILE_PANELS], size_t n, float *target) {
     VECTOR_UNROLL(6)
     for (size_t i = 0; i < n; i++) VECTOR_UNROLL(2)
-    for (size_t p = 0; p < TILE_PANELS; p++)
-        _mm512_store_ps(target + (i * TILE_PANELS + p) * PANEL_ROWS, lane[i][p]);
+    for (size_t p = 0; p < TILE_PANELS; p++) _mm512_store_ps(target + (i * TILE_PANELS + p) * PANEL_ROWS, lane[i][p]);
 }
 
-INLINE void tile_multiply(const struct code_panel *panel, const struct code_input *x, size_t block_count,
-                          size_t n, struct tile_kind kind, float *restrict sums) {
+INLINE void tile_multiply(const struct code_panel *panel, const struct code_input *x, size_t block_count, size_t n,
+                          struct tile_kind kind, float *restrict sums) {
     const size_t lanes = min_size(block_count, SPAN_LANES);
     const struct span_leaf *leaf = span_leaves[lanes - 1];
     _Alignas(64) tile_sums waiting[SPAN_WAITING_MAX];
@@ -171,15 +169,15 @@ static tile_function *const tiles[2][2][TILE_INPUTS + 1] = {
     {TABLE(tile_groups), TABLE(tile_groups_minimum)},
 };
 
-static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input,
-                     size_t block_count, size_t inputs, float *sums) {
+static void tile_run(const struct panel_kernel *kernel, const void *panel, const void *input, size_t block_count,
+                     size_t inputs, float *sums) {
     tile_function *tile = tiles[kernel->code.has_groups][kernel->code.has_minimum][inputs];
     tile(panel, input, block_count, kernel->code.offset_shift, sums);
 }
 
 /* Unpacks, and turns the integer scales of groups into floats in their place. */
-static void unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
-                   size_t half, void *panel) {
+static void unpack(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count, size_t half,
+                   void *panel) {
     size_t block_count = column_count / PANEL_COLUMNS;
     kernel->code.unpack(row, block_count, half, panel);
     if (!kernel->code.has_groups || kernel->code.has_factors) return;

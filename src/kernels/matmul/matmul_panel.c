@@ -87,8 +87,7 @@ static float *sums_get(const struct stand *s, size_t row, size_t input) {
     char *sums = (char *)s->args->scratch + panel_bytes_max(s->kernel->panel_bytes);
     size_t stretch_inputs = s->input_end - s->input_begin;
     if (s->kernel->has_whole_tiles) stretch_inputs = align_up(stretch_inputs, s->kernel->tile_inputs);
-    return (float *)(void *)sums + (row - s->row) * stretch_inputs +
-           (input - s->input_begin) * s->kernel->tile_rows;
+    return (float *)(void *)sums + (row - s->row) * stretch_inputs + (input - s->input_begin) * s->kernel->tile_rows;
 }
 
 /* The unpacked panel, or two, with the tiles of the stretch. */

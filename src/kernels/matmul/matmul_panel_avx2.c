@@ -62,8 +62,7 @@ static inline void codes_store(struct code_panel *panel, size_t half, size_t ste
 
 /* --- blocks of 32 ------------------------------------------------------------------------ */
 
-static void q4_0_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q4_0_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         size_t base = b * sizeof(struct block_q4_0);
         __m256i bytes[4];
@@ -82,8 +81,7 @@ static inline void scales_store_m(struct code_panel *panel, size_t half, __m256 
     floats_store(panel->minimum[0] + half * 8, _mm256_fmadd_ps(d, _mm256_set1_ps(offset), m));
 }
 
-static void q4_1_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q4_1_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         size_t base = b * sizeof(struct block_q4_1);
         __m256i bytes[4];
@@ -98,9 +96,8 @@ static void q4_1_unpack(const uint8_t *const row[8], size_t block_count, size_t 
 
 /* Bits 4·step .. 4·step + 3 of each row's word, one per byte, as 0 or 16. */
 static inline __m256i fifth_bits(__m256i words, int step) {
-    __m256i index =
-        _mm256_add_epi32(_mm256_set1_epi32((step / 2) * 0x01010101),
-                         _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0)));
+    __m256i index = _mm256_add_epi32(_mm256_set1_epi32((step / 2) * 0x01010101),
+                                     _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0)));
     __m256i bit = _mm256_set1_epi32(step % 2 == 0 ? 0x08040201 : (int)0x80402010u);
     __m256i byte = _mm256_and_si256(_mm256_shuffle_epi8(words, index), bit);
     return _mm256_and_si256(_mm256_cmpeq_epi8(byte, bit), _mm256_set1_epi8(16));
@@ -112,27 +109,24 @@ static inline void five_bit_codes(const uint8_t *const row[8], size_t high, size
     rows_transpose(row, low, bytes);
     for (int j = 0; j < 4; j++) {
         codes_store(panel, half, (size_t)j, _mm256_or_si256(low_nibbles(bytes[j]), fifth_bits(words, j)));
-        codes_store(panel, half, (size_t)j + 4,
-                    _mm256_or_si256(high_nibbles(bytes[j]), fifth_bits(words, j + 4)));
+        codes_store(panel, half, (size_t)j + 4, _mm256_or_si256(high_nibbles(bytes[j]), fifth_bits(words, j + 4)));
     }
 }
 
-static void q5_0_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q5_0_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         size_t base = b * sizeof(struct block_q5_0);
-        five_bit_codes(row, base + offsetof(struct block_q5_0, qh), base + offsetof(struct block_q5_0, qs),
-                       half, panel);
+        five_bit_codes(row, base + offsetof(struct block_q5_0, qh), base + offsetof(struct block_q5_0, qs), half,
+                       panel);
         floats_store(panel->scale + half * 8, halves_get(row, base));
     }
 }
 
-static void q5_1_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q5_1_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         size_t base = b * sizeof(struct block_q5_1);
-        five_bit_codes(row, base + offsetof(struct block_q5_1, qh), base + offsetof(struct block_q5_1, qs),
-                       half, panel);
+        five_bit_codes(row, base + offsetof(struct block_q5_1, qh), base + offsetof(struct block_q5_1, qs), half,
+                       panel);
         scales_store_m(panel, half, halves_get(row, base), halves_get(row, base + 2), 16);
     }
 }
@@ -157,8 +151,8 @@ static inline void six_bit_scales_store(const uint8_t *const row[8], size_t base
         __m256 s = bytes_to_floats(packed[0] & 0x3f3f3f3fu, high_scales);
         __m256 m = bytes_to_floats(packed[1] & 0x3f3f3f3fu, high_minima);
         scale[r] = _mm256_mul_ps(s, _mm256_set1_ps(half_to_float(d[0])));
-        minimum[r] = _mm256_fnmadd_ps(m, _mm256_set1_ps(half_to_float(d[1])),
-                                      _mm256_mul_ps(scale[r], _mm256_set1_ps(offset)));
+        minimum[r] =
+            _mm256_fnmadd_ps(m, _mm256_set1_ps(half_to_float(d[1])), _mm256_mul_ps(scale[r], _mm256_set1_ps(offset)));
     }
     floats8_transpose(scale);
     floats8_transpose(minimum);
@@ -168,8 +162,7 @@ static inline void six_bit_scales_store(const uint8_t *const row[8], size_t base
     }
 }
 
-static void q4_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q4_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         size_t base = b / 8 * sizeof(struct block_q4_k);
         for (size_t g = 0; g < 8; g += 2)
@@ -190,15 +183,13 @@ static inline void q5_k_group_pair(const uint8_t *const row[8], size_t base, siz
     __m256i low[4];
     rows_transpose(row, base + offsetof(struct block_q5_k, qs) + (size_t)g * 16 + part * 16, low);
     for (size_t j = 0; j < 4; j++) {
-        codes_store(panel + g, half, part * 4 + j,
-                    _mm256_or_si256(low_nibbles(low[j]), bits_get(high[j], g, 1, 4)));
+        codes_store(panel + g, half, part * 4 + j, _mm256_or_si256(low_nibbles(low[j]), bits_get(high[j], g, 1, 4)));
         codes_store(panel + g + 1, half, part * 4 + j,
                     _mm256_or_si256(high_nibbles(low[j]), bits_get(high[j], g + 1, 1, 4)));
     }
 }
 
-static void q5_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q5_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         size_t base = b / 8 * sizeof(struct block_q5_k);
         for (size_t part = 0; part < 2; part++) {
@@ -214,15 +205,13 @@ static void q5_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
 
 /* Byte `index` of each row's word as two equal int16, sign-extended. */
 static inline __m256i byte_pairs(__m256i words, int index) {
-    __m256i at =
-        _mm256_add_epi16(_mm256_set1_epi16((short)(index << 8 | 0x80)),
-                         _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c000c00, 0x08000800, 0x04000400, 0)));
+    __m256i at = _mm256_add_epi16(_mm256_set1_epi16((short)(index << 8 | 0x80)),
+                                  _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c000c00, 0x08000800, 0x04000400, 0)));
     return _mm256_srai_epi16(_mm256_shuffle_epi8(words, at), 8);
 }
 
 /* 16 scales of each row (scale[j]: groups 4j..4j+3) and the common factor d, into 8 panels. */
-static inline void group_scales_store(const __m256i scale[4], __m256 d, size_t half,
-                                      struct code_panel *panel) {
+static inline void group_scales_store(const __m256i scale[4], __m256 d, size_t half, struct code_panel *panel) {
     for (int g = 0; g < 16; g++) {
         __m256i pairs = byte_pairs(scale[g / 4], g % 4);
         _mm256_store_si256((__m256i *)(void *)panel[g / 2].group_scale[g % 2][half * 8], pairs);
@@ -230,8 +219,7 @@ static inline void group_scales_store(const __m256i scale[4], __m256 d, size_t h
     for (size_t b = 0; b < 8; b++) floats_store(panel[b].scale + half * 8, d);
 }
 
-static void q6_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q6_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         size_t base = b / 8 * sizeof(struct block_q6_k);
         for (size_t n = 0; n < 2; n++)
@@ -244,12 +232,9 @@ static void q6_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
                 struct code_panel *p = panel + n * 4;
                 for (size_t j = 0; j < 4; j++) {
                     size_t step = part * 4 + j;
-                    codes_store(p, half, step,
-                                _mm256_or_si256(low_nibbles(first[j]), bits_get(high[j], 0, 3, 4)));
-                    codes_store(p + 1, half, step,
-                                _mm256_or_si256(low_nibbles(second[j]), bits_get(high[j], 2, 3, 4)));
-                    codes_store(p + 2, half, step,
-                                _mm256_or_si256(high_nibbles(first[j]), bits_get(high[j], 4, 3, 4)));
+                    codes_store(p, half, step, _mm256_or_si256(low_nibbles(first[j]), bits_get(high[j], 0, 3, 4)));
+                    codes_store(p + 1, half, step, _mm256_or_si256(low_nibbles(second[j]), bits_get(high[j], 2, 3, 4)));
+                    codes_store(p + 2, half, step, _mm256_or_si256(high_nibbles(first[j]), bits_get(high[j], 4, 3, 4)));
                     codes_store(p + 3, half, step,
                                 _mm256_or_si256(high_nibbles(second[j]), bits_get(high[j], 6, 3, 4)));
                 }
@@ -260,8 +245,7 @@ static void q6_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
     }
 }
 
-static void q3_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q3_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         size_t base = b / 8 * sizeof(struct block_q3_k);
         for (size_t part = 0; part < 2; part++) {
@@ -272,8 +256,7 @@ static void q3_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
                 for (int k = 0; k < 4; k++)
                     for (size_t j = 0; j < 4; j++)
                         codes_store(panel + n * 4 + k, half, part * 4 + j,
-                                    _mm256_or_si256(bits_get(low[j], 2 * k, 3, 0),
-                                                    bits_get(high[j], n * 4 + k, 1, 2)));
+                                    _mm256_or_si256(bits_get(low[j], 2 * k, 3, 0), bits_get(high[j], n * 4 + k, 1, 2)));
             }
         }
         uint8_t scales[8][16];
@@ -289,15 +272,13 @@ static void q3_k_unpack(const uint8_t *const row[8], size_t block_count, size_t 
     }
 }
 
-static void q2_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                        struct code_panel *panel) {
+static void q2_k_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         size_t base = b / 8 * sizeof(struct block_q2_k);
         for (int g = 0; g < 8; g += 4)
             for (size_t part = 0; part < 2; part++) {
                 __m256i bytes[4];
-                rows_transpose(row, base + offsetof(struct block_q2_k, qs) + (size_t)g * 8 + part * 16,
-                               bytes);
+                rows_transpose(row, base + offsetof(struct block_q2_k, qs) + (size_t)g * 8 + part * 16, bytes);
                 for (int k = 0; k < 4; k++)
                     for (size_t j = 0; j < 4; j++)
                         codes_store(panel + g + k, half, part * 4 + j, bits_get(bytes[j], 2 * k, 3, 0));
@@ -359,14 +340,12 @@ static inline __m256 iq4_xs_get(const uint8_t *const row[8], size_t block, __m25
 /* Bytes `first` and `first + 1` of each 32-bit word as int16. */
 static inline __m256i bytes_widen(__m256i bytes, int first) {
     int at = (first << 8 | 0x80) | (int)((unsigned)(first + 1) << 24 | 0x800000u);
-    __m256i index =
-        _mm256_add_epi32(_mm256_set1_epi32(at),
-                         _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c000c00, 0x08000800, 0x04000400, 0)));
+    __m256i index = _mm256_add_epi32(_mm256_set1_epi32(at),
+                                     _mm256_broadcastsi128_si256(_mm_set_epi32(0x0c000c00, 0x08000800, 0x04000400, 0)));
     return _mm256_srai_epi16(_mm256_shuffle_epi8(bytes, index), 8);
 }
 
-static inline void wide_store(struct wide_panel *panel, size_t half, const __m256i bytes[PANEL_STEPS],
-                              __m256 scale) {
+static inline void wide_store(struct wide_panel *panel, size_t half, const __m256i bytes[PANEL_STEPS], __m256 scale) {
     for (size_t s = 0; s < PANEL_STEPS; s++) {
         _mm256_store_si256((__m256i *)(void *)panel->values[2 * s][half * 8], bytes_widen(bytes[s], 0));
         _mm256_store_si256((__m256i *)(void *)panel->values[2 * s + 1][half * 8], bytes_widen(bytes[s], 2));
@@ -374,30 +353,27 @@ static inline void wide_store(struct wide_panel *panel, size_t half, const __m25
     floats_store(panel->scale + half * 8, scale);
 }
 
-static inline void raised_store(struct code_panel *panel, size_t half, const __m256i bytes[PANEL_STEPS],
-                                __m256 scale) {
+static inline void raised_store(struct code_panel *panel, size_t half, const __m256i bytes[PANEL_STEPS], __m256 scale) {
     for (size_t s = 0; s < PANEL_STEPS; s++)
         codes_store(panel, half, s, _mm256_xor_si256(bytes[s], _mm256_set1_epi8((char)0x80)));
     floats_store(panel->scale + half * 8, scale);
 }
 
 /* For each of the types above: NAME_widen into wide panels, NAME_raise into code panels with offset 128. */
-#define SIGNED_BYTES(name)                                                                 \
-    static void name##_widen(const uint8_t *const row[8], size_t block_count, size_t half, \
-                             struct wide_panel *panel) {                                   \
-        for (size_t b = 0; b < block_count; b++) {                                         \
-            __m256i bytes[PANEL_STEPS];                                                    \
-            __m256 scale = name##_get(row, b, bytes);                                      \
-            wide_store(panel + b, half, bytes, scale);                                     \
-        }                                                                                  \
-    }                                                                                      \
-    static void name##_raise(const uint8_t *const row[8], size_t block_count, size_t half, \
-                             struct code_panel *panel) {                                   \
-        for (size_t b = 0; b < block_count; b++) {                                         \
-            __m256i bytes[PANEL_STEPS];                                                    \
-            __m256 scale = name##_get(row, b, bytes);                                      \
-            raised_store(panel + b, half, bytes, scale);                                   \
-        }                                                                                  \
+#define SIGNED_BYTES(name)                                                                                             \
+    static void name##_widen(const uint8_t *const row[8], size_t block_count, size_t half, struct wide_panel *panel) { \
+        for (size_t b = 0; b < block_count; b++) {                                                                     \
+            __m256i bytes[PANEL_STEPS];                                                                                \
+            __m256 scale = name##_get(row, b, bytes);                                                                  \
+            wide_store(panel + b, half, bytes, scale);                                                                 \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_raise(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) { \
+        for (size_t b = 0; b < block_count; b++) {                                                                     \
+            __m256i bytes[PANEL_STEPS];                                                                                \
+            __m256 scale = name##_get(row, b, bytes);                                                                  \
+            raised_store(panel + b, half, bytes, scale);                                                               \
+        }                                                                                                              \
     }
 SIGNED_BYTES(q8_0)
 SIGNED_BYTES(iq4_nl)
@@ -413,8 +389,7 @@ static inline __m256i fp4_codes(__m256i nibbles) {
     return _mm256_shuffle_epi8(raised, nibbles);
 }
 
-static void mxfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                         struct code_panel *panel) {
+static void mxfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         const size_t base = b * sizeof(struct block_mxfp4);
         __m256i bytes[4];
@@ -427,8 +402,7 @@ static void mxfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t
     }
 }
 
-static void nvfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                         struct code_panel *panel) {
+static void nvfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) {
     for (size_t b = 0; b < block_count; b++, panel++) {
         const size_t base = b / 2 * sizeof(struct block_nvfp4), group = b % 2 * 2;
         __m256i bytes[4];
@@ -469,9 +443,8 @@ static inline __m256 grid_d(const struct grid_block blocks[8]) {
 }
 
 /* Into code panels, with an offset. */
-static inline void grid_raise(const uint8_t *const row[8], size_t block_count, size_t half,
-                              struct code_panel *panel, grid_unpack *unpack, size_t block_bytes,
-                              char offset) {
+static inline void grid_raise(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel,
+                              grid_unpack *unpack, size_t block_bytes, char offset) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         struct grid_block blocks[8];
         for (size_t r = 0; r < 8; r++) unpack(row[r] + b / 8 * block_bytes, &blocks[r]);
@@ -490,8 +463,8 @@ static inline void grid_raise(const uint8_t *const row[8], size_t block_count, s
 }
 
 /* Into wide panels: codes times scales, below 2^11. */
-static inline void grid_widen(const uint8_t *const row[8], size_t block_count, size_t half,
-                              struct wide_panel *panel, grid_unpack *unpack, size_t block_bytes) {
+static inline void grid_widen(const uint8_t *const row[8], size_t block_count, size_t half, struct wide_panel *panel,
+                              grid_unpack *unpack, size_t block_bytes) {
     for (size_t b = 0; b < block_count; b += 8, panel += 8) {
         struct grid_block blocks[8];
         for (size_t r = 0; r < 8; r++) unpack(row[r] + b / 8 * block_bytes, &blocks[r]);
@@ -502,23 +475,20 @@ static inline void grid_widen(const uint8_t *const row[8], size_t block_count, s
             for (size_t s = 0; s < 2 * PANEL_STEPS; s++) {
                 const __m256i scale = grid_scales(blocks, 2 * k + s / PANEL_STEPS);
                 const __m256i pair = s % 2 == 0 ? bytes_widen(codes[s / 2], 0) : bytes_widen(codes[s / 2], 2);
-                _mm256_store_si256((__m256i *)(void *)panel[k].values[s][half * 8],
-                                   _mm256_mullo_epi16(pair, scale));
+                _mm256_store_si256((__m256i *)(void *)panel[k].values[s][half * 8], _mm256_mullo_epi16(pair, scale));
             }
             floats_store(panel[k].scale + half * 8, d);
         }
     }
 }
 
-#define GRID_RAISE(name, offset)                                                                            \
-    static void name##_raise(const uint8_t *const row[8], size_t block_count, size_t half,                  \
-                             struct code_panel *panel) {                                                    \
-        grid_raise(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name), offset); \
+#define GRID_RAISE(name, offset)                                                                                       \
+    static void name##_raise(const uint8_t *const row[8], size_t block_count, size_t half, struct code_panel *panel) { \
+        grid_raise(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name), offset);            \
     }
-#define GRID_WIDEN(name)                                                                            \
-    static void name##_widen(const uint8_t *const row[8], size_t block_count, size_t half,          \
-                             struct wide_panel *panel) {                                            \
-        grid_widen(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name)); \
+#define GRID_WIDEN(name)                                                                                               \
+    static void name##_widen(const uint8_t *const row[8], size_t block_count, size_t half, struct wide_panel *panel) { \
+        grid_widen(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name));                    \
     }
 GRID_RAISE(iq1_s, 16)
 GRID_RAISE(iq1_m, 16)

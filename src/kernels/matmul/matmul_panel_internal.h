@@ -67,8 +67,7 @@ struct code_layout code_layout_find(enum tensor_type type);
  * overflow. */
 struct code_layout code_layout_find_bytes(enum tensor_type type);
 
-typedef void wide_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
-                         struct wide_panel *panel);
+typedef void wide_unpack(const uint8_t *const row[8], size_t block_count, size_t half, struct wide_panel *panel);
 wide_unpack *wide_unpack_find(enum tensor_type type); /* NULL: the type has no such panel */
 
 /* --- tiles of inputs ---------------------------------------------------------------------
@@ -164,19 +163,18 @@ typedef void float_unpack(const struct panel_kernel *kernel, const uint8_t *cons
                           size_t half, void *panel);
 
 struct panel_kernel {
-    size_t panel_bytes; /* of PANEL_ROWS x PANEL_COLUMNS */
-    size_t run_blocks;  /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
-    size_t run_inputs;  /* inputs per stretch, about */
-    size_t tile_inputs; /* inputs per tile, at most */
-    size_t tile_rows;   /* PANEL_ROWS or twice that */
-    bool
-        has_whole_tiles; /* all tiles but the last have tile_inputs; sums hold that many for the last as well */
+    size_t panel_bytes;   /* of PANEL_ROWS x PANEL_COLUMNS */
+    size_t run_blocks;    /* blocks of columns unpacked at a time, at most RUN_BLOCKS */
+    size_t run_inputs;    /* inputs per stretch, about */
+    size_t tile_inputs;   /* inputs per tile, at most */
+    size_t tile_rows;     /* PANEL_ROWS or twice that */
+    bool has_whole_tiles; /* all tiles but the last have tile_inputs; sums hold that many for the last as well */
     struct code_layout code;
     wide_unpack *wide;
     float_unpack *floats;
     /* Unpacks 8 rows, column_count columns from where row[] points, into half `half` of the panels. */
-    void (*unpack)(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count,
-                   size_t half, void *panel);
+    void (*unpack)(const struct panel_kernel *kernel, const uint8_t *const row[8], size_t column_count, size_t half,
+                   void *panel);
     /* The prepared inputs of a tile from block `block` of block_count on. */
     const void *(*input_get)(const void *prepared, size_t tile, struct tile_inputs inputs, size_t block,
                              size_t block_count);

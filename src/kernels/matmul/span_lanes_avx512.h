@@ -7,8 +7,7 @@
 #include "kernels/vector.h"
 
 /* sums[count] += the sum of the first block_count lanes, `stride` floats apart.  The other lanes are not filled. */
-static inline void span_lanes_add(float *lanes, size_t stride, size_t block_count, size_t count,
-                                  float *restrict sums) {
+static inline void span_lanes_add(float *lanes, size_t stride, size_t block_count, size_t count, float *restrict sums) {
     for (size_t l = block_count; l < SPAN_LANES; l++) memset(lanes + l * stride, 0, count * sizeof(float));
     for (size_t at = 0; at < count; at += 16) {
         __m512 four[2];

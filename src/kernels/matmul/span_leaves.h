@@ -34,7 +34,6 @@ static const struct span_leaf span_leaves[SPAN_LANES][SPAN_LANES] = {
 static inline size_t span_place(size_t block, size_t block_count) {
     const struct span_leaf *leaf = span_leaves[min_size(block_count, SPAN_LANES) - 1];
     size_t place = 0;
-    for (; leaf->lane != block % SPAN_LANES; leaf++)
-        place += (size_t)leaf->lane + SPAN_LANES < block_count ? 2 : 1;
+    for (; leaf->lane != block % SPAN_LANES; leaf++) place += (size_t)leaf->lane + SPAN_LANES < block_count ? 2 : 1;
     return place + block / SPAN_LANES;
 }

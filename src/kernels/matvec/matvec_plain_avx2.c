@@ -22,13 +22,11 @@ INLINE __m256 load_bf16(const uint8_t *w) {
 }
 
 /* What is left of a row's columns after the last step: by 8, the last ones filled up with zeros. */
-INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n,
-                     size_t bytes, load_function *load, __m256 acc[TILE_MAX]) {
+INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t columns, size_t n, size_t bytes,
+                     load_function *load, __m256 acc[TILE_MAX]) {
     for (; k + 8 <= columns; k += 8) {
         __m256 weight = load(w + k * bytes);
-        UNROLL for (size_t i = 0; i < n; i++) {
-            acc[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k), acc[i]);
-        }
+        UNROLL for (size_t i = 0; i < n; i++) { acc[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x[i] + k), acc[i]); }
     }
     if (k == columns) return;
     uint8_t last_weights[8 * sizeof(float)] = {0};
@@ -41,13 +39,10 @@ INLINE void add_rest(const uint8_t *w, const float *const *x, size_t k, size_t c
 }
 
 /* Columns [k, end) of `streams` rows, `apart_bytes` from each other, times n inputs. */
-INLINE void span_times(const uint8_t *w, size_t apart_bytes, const float *const *x, size_t k, size_t end,
-                       size_t n, size_t streams, size_t bytes, load_function *load,
-                       __m256 acc[STREAMS_MAX][TILE_MAX]) {
+INLINE void span_times(const uint8_t *w, size_t apart_bytes, const float *const *x, size_t k, size_t end, size_t n,
+                       size_t streams, size_t bytes, load_function *load, __m256 acc[STREAMS_MAX][TILE_MAX]) {
     for (; k + STEP <= end; k += STEP) {
-        UNROLL for (size_t s = 0; s < streams; s++) {
-            prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes);
-        }
+        UNROLL for (size_t s = 0; s < streams; s++) { prefetch_lines(w + s * apart_bytes + k * bytes, STEP * bytes); }
         UNROLL for (size_t part = 0; part < STEP / 8; part++) {
             UNROLL for (size_t s = 0; s < streams; s++) {
                 __m256 weights = load(w + s * apart_bytes + (k + part * 8) * bytes);
@@ -58,15 +53,12 @@ INLINE void span_times(const uint8_t *w, size_t apart_bytes, const float *const 
         }
     }
     if (k == end) return;
-    UNROLL for (size_t s = 0; s < streams; s++) {
-        add_rest(w + s * apart_bytes, x, k, end, n, bytes, load, acc[s]);
-    }
+    UNROLL for (size_t s = 0; s < streams; s++) { add_rest(w + s * apart_bytes, x, k, end, n, bytes, load, acc[s]); }
 }
 
 /* `streams` rows, `apart` rows from each other, times n inputs. */
-INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apart, const float *const *x,
-                            size_t n, size_t streams, size_t bytes, load_function *load, float *y,
-                            size_t stride) {
+INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apart, const float *const *x, size_t n,
+                            size_t streams, size_t bytes, load_function *load, float *y, size_t stride) {
     const size_t columns = weight->columns, apart_bytes = apart * weight->row_bytes;
     const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
     __m256 acc[STREAMS_MAX][TILE_MAX];
@@ -85,8 +77,8 @@ INLINE void float_set_times(const struct matrix *weight, size_t row, size_t apar
 }
 
 /* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs. */
-INLINE void float_rows_times(const struct matvec_args *args, const float *const *x, size_t begin,
-                             size_t count, size_t streams, size_t bytes, load_function *load) {
+INLINE void float_rows_times(const struct matvec_args *args, const float *const *x, size_t begin, size_t count,
+                             size_t streams, size_t bytes, load_function *load) {
     const struct matrix *weight = args->weight;
     const size_t stride = args->output_stride;
     for (size_t row = begin; row < begin + count; row++)

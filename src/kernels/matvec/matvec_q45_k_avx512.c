@@ -44,8 +44,7 @@ INLINE __m128i q4_k_scales(const uint8_t *packed) {
     memcpy(&a, packed, 8), memcpy(&b, packed + 8, 4);
     /* Bytes 0..3 the scales, 4..7 the minima, of groups 0..3 and of groups 4..7. */
     uint64_t first = a & 0x3f3f3f3f3f3f3f3f;
-    uint64_t second =
-        (((uint64_t)b | (uint64_t)b << 28) & 0x0f0f0f0f0f0f0f0f) | (a >> 2 & 0x3030303030303030);
+    uint64_t second = (((uint64_t)b | (uint64_t)b << 28) & 0x0f0f0f0f0f0f0f0f) | (a >> 2 & 0x3030303030303030);
     return _mm_set_epi64x((long long)second, (long long)first);
 }
 
@@ -105,16 +104,16 @@ INLINE void q45_k_group(const uint8_t *w, const void *const *x, size_t n, __m512
     const __m512i zero = _mm512_setzero_si512();
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_256 *in = x[i];
-        const __m512 even = _mm512_castsi512_ps(
-            products(has_offset ? load_512(in->starts[0]) : zero, codes.even, in->halves[0]));
-        const __m512 odd = _mm512_castsi512_ps(
-            products(has_offset ? load_512(in->starts[1]) : zero, codes.odd, in->halves[1]));
+        const __m512 even =
+            _mm512_castsi512_ps(products(has_offset ? load_512(in->starts[0]) : zero, codes.even, in->halves[0]));
+        const __m512 odd =
+            _mm512_castsi512_ps(products(has_offset ? load_512(in->starts[1]) : zero, codes.odd, in->halves[1]));
         __m512i sum = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(even, odd, 0x88)),
                                        _mm512_castps_si512(_mm512_shuffle_ps(even, odd, 0xdd)));
         const __m512 pairs = _mm512_castsi512_ps(sum); /* to each block's sum twice */
         sum = _mm512_add_epi32(sum, _mm512_castps_si512(_mm512_shuffle_ps(pairs, pairs, 0xb1)));
-        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale),
-                                 _mm512_loadu_ps(in->lane_scale), acc[i]);
+        acc[i] =
+            _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), _mm512_loadu_ps(in->lane_scale), acc[i]);
         acc[i] = _mm512_fmadd_ps(minimum, _mm512_loadu_ps(in->lane_sum), acc[i]);
     }
 }

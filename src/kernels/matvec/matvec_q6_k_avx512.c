@@ -29,11 +29,9 @@ INLINE void q6_k_codes(const uint8_t *w, size_t half, __m512i *first, __m512i *s
     const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(0x30);
     __m512i packed = load_512(w + 64 * half);
     __m512i both = _mm512_broadcast_i64x4(load_256(w + 128 + 32 * half));
-    __m512i upper = _mm512_sllv_epi16(both, words_by_half(4, 2)),
-            lower = _mm512_srlv_epi16(both, words_by_half(0, 2));
+    __m512i upper = _mm512_sllv_epi16(both, words_by_half(4, 2)), lower = _mm512_srlv_epi16(both, words_by_half(0, 2));
     *first = _mm512_or_si512(_mm512_and_si512(packed, low), _mm512_and_si512(upper, high));
-    *second =
-        _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(packed, 4), low), _mm512_and_si512(lower, high));
+    *second = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(packed, 4), low), _mm512_and_si512(lower, high));
 }
 
 /* Words: groups k and 4 + k in the halves of each 128 bits k, four times each; the same from group 8 on. */
@@ -65,8 +63,7 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 
         UNROLL for (size_t i = 0; i < n; i++) {
             const struct input_q8_256 *in = x[i];
             UNROLL for (size_t j = 2 * half; j < 2 * half + 2; j++) {
-                const __m512i start =
-                    n <= STARTS_FIT ? load_512(in->start_4 + 16 * j) : _mm512_setzero_si512();
+                const __m512i start = n <= STARTS_FIT ? load_512(in->start_4 + 16 * j) : _mm512_setzero_si512();
                 sum[i][j] = _mm512_dpbusd_epi32(start, j % 2 ? second : first, load_512(in->q + 64 * j));
             }
         }
@@ -82,8 +79,7 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, __m256 
         __m256i dot = fold_groups(sum[i], scale);
         if (n > STARTS_FIT)
             dot = _mm256_sub_epi32(dot, _mm256_slli_epi32(_mm256_madd_epi16(pairs, load_256(in->sums)), 5));
-        acc[i] =
-            _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), d), _mm256_loadu_ps(in->scale), acc[i]);
+        acc[i] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), d), _mm256_loadu_ps(in->scale), acc[i]);
     }
 }
 

@@ -37,10 +37,8 @@ INLINE __m256 add_blocks(__m256 acc, __m256i dot, __m256 d, const struct input_q
 /* Registers of the 16-bit products of 8 blocks, to two: the even blocks and the odd ones, in each half 4 times two
  * sums, of 8 products each, of the first or the second 16 codes.  They have the order of the lanes of `turned`. */
 INLINE void fold_words(const __m256i products[8], __m256i *even, __m256i *odd) {
-    *even = _mm256_hadd_epi16(_mm256_hadd_epi16(products[0], products[2]),
-                              _mm256_hadd_epi16(products[4], products[6]));
-    *odd = _mm256_hadd_epi16(_mm256_hadd_epi16(products[1], products[3]),
-                             _mm256_hadd_epi16(products[5], products[7]));
+    *even = _mm256_hadd_epi16(_mm256_hadd_epi16(products[0], products[2]), _mm256_hadd_epi16(products[4], products[6]));
+    *odd = _mm256_hadd_epi16(_mm256_hadd_epi16(products[1], products[3]), _mm256_hadd_epi16(products[5], products[7]));
 }
 
 /* Eight 16-bit numbers as floats in the order of input_block_place. */
@@ -54,13 +52,12 @@ INLINE __m256 words_in_place(__m128i words) {
 INLINE __m256i q4_k_scales(__m256i head) {
     const char n = -1;
     /* The byte with the low bits, in the upper half of a word: multiplying by 256 or 16 shifts it right. */
-    const __m256i low_at = _mm256_setr_epi8(n, 4, n, 5, n, 6, n, 7, n, 12, n, 13, n, 14, n, 15, n, 8, n, 9, n,
-                                            10, n, 11, n, 12, n, 13, n, 14, n, 15);
-    const __m256i shift =
-        _mm256_setr_epi16(256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 16, 16, 16, 16);
+    const __m256i low_at = _mm256_setr_epi8(n, 4, n, 5, n, 6, n, 7, n, 12, n, 13, n, 14, n, 15, n, 8, n, 9, n, 10, n,
+                                            11, n, 12, n, 13, n, 14, n, 15);
+    const __m256i shift = _mm256_setr_epi16(256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 16, 16, 16, 16);
     const __m256i mask = _mm256_setr_epi16(63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15);
-    const __m256i high_at = _mm256_setr_epi8(n, n, n, n, n, n, n, n, 4, n, 5, n, 6, n, 7, n, n, n, n, n, n, n,
-                                             n, n, 8, n, 9, n, 10, n, 11, n);
+    const __m256i high_at = _mm256_setr_epi8(n, n, n, n, n, n, n, n, 4, n, 5, n, 6, n, 7, n, n, n, n, n, n, n, n, n, 8,
+                                             n, 9, n, 10, n, 11, n);
     __m256i low = _mm256_and_si256(_mm256_mulhi_epu16(_mm256_shuffle_epi8(head, low_at), shift), mask);
     __m256i high = _mm256_srli_epi16(_mm256_shuffle_epi8(head, high_at), 2);
     return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi16(0x30)));
@@ -122,8 +119,7 @@ INLINE void q5_k_codes(const uint8_t *w, size_t pair, __m256i *low, __m256i *hig
     default: fifth_low = _mm256_srli_epi16(fifth, 2), fifth_high = _mm256_srli_epi16(fifth, 3); break;
     }
     *low = _mm256_or_si256(_mm256_and_si256(codes, mask), _mm256_and_si256(fifth_low, bit));
-    *high = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-                            _mm256_and_si256(fifth_high, bit));
+    *high = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(codes, 4), mask), _mm256_and_si256(fifth_high, bit));
 }
 
 /* The offset of 16 moves to the minima, as in matmul, whose 16-bit sums need it. */
@@ -168,11 +164,11 @@ INLINE void q3_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
     __m256i q = load_256(w + 32 + 32 * half), h = load_256(w);
     h = half ? _mm256_srli_epi16(h, 4) : h;
     codes[0] = _mm256_or_si256(_mm256_and_si256(q, two), _mm256_and_si256(_mm256_slli_epi16(h, 2), bit));
-    codes[1] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 2), two),
-                               _mm256_and_si256(_mm256_slli_epi16(h, 1), bit));
+    codes[1] =
+        _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 2), two), _mm256_and_si256(_mm256_slli_epi16(h, 1), bit));
     codes[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 4), two), _mm256_and_si256(h, bit));
-    codes[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 6), two),
-                               _mm256_and_si256(_mm256_srli_epi16(h, 1), bit));
+    codes[3] =
+        _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(q, 6), two), _mm256_and_si256(_mm256_srli_epi16(h, 1), bit));
 }
 
 INLINE void q2_k_codes(const uint8_t *w, size_t half, __m256i codes[4]) {
@@ -189,8 +185,8 @@ typedef void half_codes_function(const uint8_t *w, size_t half, __m256i codes[4]
 /* The scales of the even or the odd blocks twice each, in the order of the lanes of `turned`. */
 INLINE __m256i scales_of_turned(__m256i bytes, char odd) {
     const char n = 0x40; /* a zero, still one after adding */
-    const __m256i at = _mm256_setr_epi8(-n, 0, -n, 0, -n, 4, -n, 4, -n, 8, -n, 8, -n, 12, -n, 12, -n, 1, -n,
-                                        1, -n, 5, -n, 5, -n, 9, -n, 9, -n, 13, -n, 13);
+    const __m256i at = _mm256_setr_epi8(-n, 0, -n, 0, -n, 4, -n, 4, -n, 8, -n, 8, -n, 12, -n, 12, -n, 1, -n, 1, -n, 5,
+                                        -n, 5, -n, 9, -n, 9, -n, 13, -n, 13);
     return _mm256_srai_epi16(_mm256_shuffle_epi8(bytes, _mm256_add_epi8(at, _mm256_set1_epi8(odd))), 8);
 }
 
@@ -295,17 +291,14 @@ INLINE void iq4_xs_group(const uint8_t *w, const void *const *x, size_t n, __m25
     UNROLL for (size_t k = 0; k < 8; k++) {
         __m128i packed = load_128(w + 8 + 16 * k);
         __m256i codes = _mm256_set_m128i(_mm_srli_epi16(packed, 4), packed);
-        __m256i level = _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, mask)),
-                size = _mm256_abs_epi8(level);
+        __m256i level = _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, mask)), size = _mm256_abs_epi8(level);
         UNROLL for (size_t i = 0; i < n; i++) {
             __m256i x_signed = _mm256_sign_epi8(load_256(input(x[i])->q + 32 * k), level);
             sum[i][k] = _mm256_madd_epi16(_mm256_maddubs_epi16(size, x_signed), _mm256_set1_epi16(1));
         }
     }
     const __m256 scale = _mm256_mul_ps(words_in_place(iq4_xs_scales(w)), _mm256_set1_ps(half_at(w)));
-    UNROLL for (size_t i = 0; i < n; i++) {
-        acc[i] = add_blocks(acc[i], fold_blocks(sum[i]), scale, input(x[i]));
-    }
+    UNROLL for (size_t i = 0; i < n; i++) { acc[i] = add_blocks(acc[i], fold_blocks(sum[i]), scale, input(x[i])); }
 }
 
 #define KIND(block, tile) \
@@ -316,9 +309,7 @@ static void run_q3_k(const struct matvec_args *args) { rows_run(args, q3_k_group
 static void run_q4_k(const struct matvec_args *args) { rows_run(args, q4_k_group, KIND(block_q4_k, 8)); }
 static void run_q5_k(const struct matvec_args *args) { rows_run(args, q5_k_group, KIND(block_q5_k, 4)); }
 static void run_q6_k(const struct matvec_args *args) { rows_run(args, q6_k_group, KIND(block_q6_k, 8)); }
-static void run_iq4_xs(const struct matvec_args *args) {
-    rows_run(args, iq4_xs_group, KIND(block_iq4_xs, 4));
-}
+static void run_iq4_xs(const struct matvec_args *args) { rows_run(args, iq4_xs_group, KIND(block_iq4_xs, 4)); }
 
 void matvec_init_q8_256_avx2(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q2_K] = run_q2_k;

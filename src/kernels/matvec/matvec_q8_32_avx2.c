@@ -94,8 +94,7 @@ INLINE void nibble_codes(const uint8_t *w, struct nibble_kind kind, __m256i code
     UNROLL for (size_t k = 0; k < 8; k++) { codes[k] = _mm256_or_si256(codes[k], spread_bits(bits, k)); }
 }
 
-INLINE void nibble_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc,
-                         struct nibble_kind kind) {
+INLINE void nibble_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc, struct nibble_kind kind) {
     const bool has_start = !kind.has_minimum || kind.five_bits;
     __m256i codes[8];
     nibble_codes(w, kind, codes);
@@ -104,8 +103,8 @@ INLINE void nibble_group(const uint8_t *w, const void *const *inputs, size_t n, 
         gather_half_pairs(w, kind.block_bytes, &d, &m);
     else
         d = _mm256_cvtph_ps(gather_halves(w, kind.block_bytes));
-    if (kind.has_minimum && kind.five_bits)
-        m = _mm256_fmadd_ps(d, _mm256_set1_ps(16), m); /* d·(q − 16) + m + 16·d */
+    /* d·(q − 16) + m + 16·d */
+    if (kind.has_minimum && kind.five_bits) m = _mm256_fmadd_ps(d, _mm256_set1_ps(16), m);
     UNROLL for (size_t i = 0; i < n; i++) {
         const struct input_q8_32 *x = inputs[i];
         __m256i sum = has_start ? load_256(x->start) : _mm256_setzero_si256();
@@ -159,16 +158,15 @@ INLINE __m256i mxfp4_unpack(const uint8_t *w) { return levels_of(load_128(w + 1)
 /* The scales of 8 blocks of MXFP4 in the order of places. */
 INLINE __m256 mxfp4_scales(const uint8_t *w) {
     enum { B = sizeof(struct block_mxfp4) };
-    const __m256i e =
-        _mm256_setr_epi32(w[0], w[2 * B], w[4 * B], w[6 * B], w[B], w[3 * B], w[5 * B], w[7 * B]);
+    const __m256i e = _mm256_setr_epi32(w[0], w[2 * B], w[4 * B], w[6 * B], w[B], w[3 * B], w[5 * B], w[7 * B]);
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
 }
 
-INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc,
-                         size_t block_bytes, block_function *unpack, __m256 d) {
+INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc, size_t block_bytes,
+                         block_function *unpack, __m256 d) {
     __m256i sum[TILE_MAX][GROUP_BLOCKS];
     UNROLL for (size_t b = 0; b < GROUP_BLOCKS; b++) {
         __m256i codes = unpack(w + b * block_bytes), size = _mm256_abs_epi8(codes);
@@ -198,8 +196,7 @@ INLINE void mxfp4_group(const uint8_t *w, const void *const *inputs, size_t n, _
 
 /* 32 elements of NVFP4 in their order: the nibbles of 8 bytes are 16 of them. */
 INLINE __m256i nvfp4_unpack(const uint8_t *w, size_t b) {
-    const __m256i codes =
-        levels_of(load_128(w + b / 2 * sizeof(struct block_nvfp4) + 4 + b % 2 * 16), fp4_levels);
+    const __m256i codes = levels_of(load_128(w + b / 2 * sizeof(struct block_nvfp4) + 4 + b % 2 * 16), fp4_levels);
     return _mm256_permute4x64_epi64(codes, 0xd8);
 }
 
@@ -207,13 +204,11 @@ INLINE __m256i nvfp4_unpack(const uint8_t *w, size_t b) {
 INLINE __m256 nvfp4_scales(const uint8_t *w, size_t half) {
     enum { B = sizeof(struct block_nvfp4) };
     const uint8_t *s = w + half;
-    const __m256i byte =
-        _mm256_setr_epi32(s[0], s[B], s[2 * B], s[3 * B], s[2], s[B + 2], s[2 * B + 2], s[3 * B + 2]);
+    const __m256i byte = _mm256_setr_epi32(s[0], s[B], s[2 * B], s[3 * B], s[2], s[B + 2], s[2 * B + 2], s[3 * B + 2]);
     const __m256i exponent = _mm256_and_si256(_mm256_srli_epi32(byte, 3), _mm256_set1_epi32(15));
     const __m256i mantissa = _mm256_and_si256(byte, _mm256_set1_epi32(7));
-    const __m256i normal =
-        _mm256_or_si256(_mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 - 8)), 23),
-                        _mm256_slli_epi32(mantissa, 20));
+    const __m256i normal = _mm256_or_si256(
+        _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 - 8)), 23), _mm256_slli_epi32(mantissa, 20));
     const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(mantissa), _mm256_set1_ps(0x1p-10f));
     const __m256i is_small = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());
     const __m256i is_none = _mm256_cmpeq_epi32(byte, _mm256_set1_epi32(0x7f));
@@ -240,22 +235,18 @@ INLINE void nvfp4_group(const uint8_t *w, const void *const *inputs, size_t n, _
     }
 }
 
-#define KIND(block, tile)                                                                    \
-    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), tile, \
-                       (tile) == TILE_MAX})
+#define KIND(block, tile) \
+    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), tile, (tile) == TILE_MAX})
 
 static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group, KIND(block_q4_0, 8)); }
 static void run_q4_1(const struct matvec_args *args) { rows_run(args, q4_1_group, KIND(block_q4_1, 8)); }
 static void run_q5_0(const struct matvec_args *args) { rows_run(args, q5_0_group, KIND(block_q5_0, 8)); }
 static void run_q5_1(const struct matvec_args *args) { rows_run(args, q5_1_group, KIND(block_q5_1, 8)); }
 static void run_q8_0(const struct matvec_args *args) { rows_run(args, q8_0_group, KIND(block_q8_0, 4)); }
-static void run_iq4_nl(const struct matvec_args *args) {
-    rows_run(args, iq4_nl_group, KIND(block_iq4_nl, 4));
-}
+static void run_iq4_nl(const struct matvec_args *args) { rows_run(args, iq4_nl_group, KIND(block_iq4_nl, 4)); }
 static void run_mxfp4(const struct matvec_args *args) { rows_run(args, mxfp4_group, KIND(block_mxfp4, 4)); }
 static void run_nvfp4(const struct matvec_args *args) {
-    rows_run(args, nvfp4_group,
-             (struct row_kind){sizeof(struct block_nvfp4), 4, sizeof(struct input_q8_32), 4, false});
+    rows_run(args, nvfp4_group, (struct row_kind){sizeof(struct block_nvfp4), 4, sizeof(struct input_q8_32), 4, false});
 }
 
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels) {

@@ -53,9 +53,7 @@ INLINE __m256i half_at(const uint16_t *list, __m512i a, __m512i b) {
     const __m512i indices = _mm512_castsi256_si512(_mm256_load_si256((const __m256i *)(const void *)list));
     return _mm512_castsi512_si256(_mm512_permutex2var_epi16(a, indices, b));
 }
-INLINE __m512 halves_at(const uint16_t *list, __m512i a, __m512i b) {
-    return _mm512_cvtph_ps(half_at(list, a, b));
-}
+INLINE __m512 halves_at(const uint16_t *list, __m512i a, __m512i b) { return _mm512_cvtph_ps(half_at(list, a, b)); }
 
 /* The codes of four blocks each, the first halves (0) and the second ones. */
 struct codes {

@@ -21,9 +21,7 @@ static size_t input_bytes(enum matvec_form form, size_t columns) {
     return 0;
 }
 
-static void prepare_f32(const float *x, size_t columns, void *prepared) {
-    memcpy(prepared, x, columns * sizeof *x);
-}
+static void prepare_f32(const float *x, size_t columns, void *prepared) { memcpy(prepared, x, columns * sizeof *x); }
 
 /* q = round(x / scale), ties to even; returns the scale.  An infinity or a NaN among the values makes the
  * scale NaN, so that the outputs show it.  `count` may be less than the block at the end of a row. */
@@ -48,8 +46,7 @@ static void prepare_q8_32(const float *x, size_t columns, void *prepared) {
         struct input_q8_32 *g = group + begin / INPUT_GROUP;
         size_t b = begin % INPUT_GROUP / 32, place = input_block_place(b);
         int8_t *q = g->q + b * 32;
-        g->scale[place] =
-            round_to_half_precision(quantize_block(x + begin, min_size(32, columns - begin), q));
+        g->scale[place] = round_to_half_precision(quantize_block(x + begin, min_size(32, columns - begin), q));
         int sum = 0;
         for (size_t i = 0; i < 32; i++) {
             int16_t *start = &g->start[2 * place + i % 4 / 2];
@@ -82,8 +79,7 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
             group->start_4[i / 4] -= 32 * group->q[i];
         }
         for (size_t p = 0; p < 8; p++) {
-            for (size_t g = 0; g < 2; g++)
-                group->group_sum[g][p] = group->scale[p] * (float)group->sums[p][g];
+            for (size_t g = 0; g < 2; g++) group->group_sum[g][p] = group->scale[p] * (float)group->sums[p][g];
             group->sum[p] = group->scale[p] * (float)(group->sums[p][0] + group->sums[p][1]);
         }
         input_256_halves_fill(group);
@@ -91,8 +87,7 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
 }
 
 /* A group of a prepared input; exact in double. */
-static void input_values(enum matvec_form form, const void *input, size_t begin, size_t count,
-                         double *values) {
+static void input_values(enum matvec_form form, const void *input, size_t begin, size_t count, double *values) {
     const size_t number = begin / INPUT_GROUP;
     const int8_t *codes;
     const float *scales;
@@ -112,18 +107,14 @@ static void input_values(enum matvec_form form, const void *input, size_t begin,
 }
 
 static const enum matvec_form forms[MATVEC_TYPES] = {
-    [TENSOR_F32] = MATVEC_FORM_F32,        [TENSOR_F16] = MATVEC_FORM_F32,
-    [TENSOR_BF16] = MATVEC_FORM_F32,       [TENSOR_Q4_0] = MATVEC_FORM_Q8_32,
-    [TENSOR_Q4_1] = MATVEC_FORM_Q8_32,     [TENSOR_Q5_0] = MATVEC_FORM_Q8_32,
-    [TENSOR_Q5_1] = MATVEC_FORM_Q8_32,     [TENSOR_Q8_0] = MATVEC_FORM_Q8_32,
-    [TENSOR_IQ4_NL] = MATVEC_FORM_Q8_32,   [TENSOR_Q2_K] = MATVEC_FORM_Q8_256,
-    [TENSOR_Q3_K] = MATVEC_FORM_Q8_256,    [TENSOR_Q4_K] = MATVEC_FORM_Q8_256,
-    [TENSOR_Q5_K] = MATVEC_FORM_Q8_256,    [TENSOR_Q6_K] = MATVEC_FORM_Q8_256,
-    [TENSOR_IQ4_XS] = MATVEC_FORM_Q8_256,  [TENSOR_IQ1_S] = MATVEC_FORM_Q8_256,
-    [TENSOR_IQ1_M] = MATVEC_FORM_Q8_256,   [TENSOR_IQ2_XXS] = MATVEC_FORM_Q8_256,
-    [TENSOR_IQ2_XS] = MATVEC_FORM_Q8_256,  [TENSOR_IQ2_S] = MATVEC_FORM_Q8_256,
-    [TENSOR_IQ3_XXS] = MATVEC_FORM_Q8_256, [TENSOR_IQ3_S] = MATVEC_FORM_Q8_256,
-    [TENSOR_MXFP4] = MATVEC_FORM_Q8_32,    [TENSOR_NVFP4] = MATVEC_FORM_Q8_32,
+    [TENSOR_F32] = MATVEC_FORM_F32,       [TENSOR_F16] = MATVEC_FORM_F32,      [TENSOR_BF16] = MATVEC_FORM_F32,
+    [TENSOR_Q4_0] = MATVEC_FORM_Q8_32,    [TENSOR_Q4_1] = MATVEC_FORM_Q8_32,   [TENSOR_Q5_0] = MATVEC_FORM_Q8_32,
+    [TENSOR_Q5_1] = MATVEC_FORM_Q8_32,    [TENSOR_Q8_0] = MATVEC_FORM_Q8_32,   [TENSOR_IQ4_NL] = MATVEC_FORM_Q8_32,
+    [TENSOR_Q2_K] = MATVEC_FORM_Q8_256,   [TENSOR_Q3_K] = MATVEC_FORM_Q8_256,  [TENSOR_Q4_K] = MATVEC_FORM_Q8_256,
+    [TENSOR_Q5_K] = MATVEC_FORM_Q8_256,   [TENSOR_Q6_K] = MATVEC_FORM_Q8_256,  [TENSOR_IQ4_XS] = MATVEC_FORM_Q8_256,
+    [TENSOR_IQ1_S] = MATVEC_FORM_Q8_256,  [TENSOR_IQ1_M] = MATVEC_FORM_Q8_256, [TENSOR_IQ2_XXS] = MATVEC_FORM_Q8_256,
+    [TENSOR_IQ2_XS] = MATVEC_FORM_Q8_256, [TENSOR_IQ2_S] = MATVEC_FORM_Q8_256, [TENSOR_IQ3_XXS] = MATVEC_FORM_Q8_256,
+    [TENSOR_IQ3_S] = MATVEC_FORM_Q8_256,  [TENSOR_MXFP4] = MATVEC_FORM_Q8_32,  [TENSOR_NVFP4] = MATVEC_FORM_Q8_32,
 };
 
 /* Rows that share what an input's values are; each row's sum is one after the other, as if alone. */
@@ -143,8 +134,7 @@ static void run_rows(const struct matvec_args *args, size_t row_begin, size_t ro
         for (size_t r = 0; r < row_count; r++) {
             float values[INPUT_GROUP];
             const uint8_t *row = (const uint8_t *)weight->data + (row_begin + r) * weight->row_bytes;
-            convert.dequantize[weight->type](row + begin / info->block_elements * info->block_bytes, values,
-                                             count);
+            convert.dequantize[weight->type](row + begin / info->block_elements * info->block_bytes, values, count);
             for (size_t c = 0; c < count; c++) w[c][r] = (double)values[c];
         }
         for (size_t i = 0; i < args->input_count; i++) {

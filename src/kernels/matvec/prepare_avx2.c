@@ -22,17 +22,14 @@ INLINE void store_twice(float *to, const float *from, __m256i first, __m256i sec
 /* The negated numbers of blocks that `from` names, the first and the third of each four, to the lanes of `to`. */
 INLINE void store_starts(int32_t *to, __m256i numbers, __m256i first, __m256i second) {
     const __m256i zero = _mm256_setzero_si256(), negated = _mm256_sub_epi32(zero, numbers);
-    const __m256i at[2] = {_mm256_permutevar8x32_epi32(negated, first),
-                           _mm256_permutevar8x32_epi32(negated, second)};
-    for (size_t i = 0; i < 2; i++)
-        _mm256_storeu_si256((__m256i *)(to + 8 * i), _mm256_blend_epi32(zero, at[i], 0x11));
+    const __m256i at[2] = {_mm256_permutevar8x32_epi32(negated, first), _mm256_permutevar8x32_epi32(negated, second)};
+    for (size_t i = 0; i < 2; i++) _mm256_storeu_si256((__m256i *)(to + 8 * i), _mm256_blend_epi32(zero, at[i], 0x11));
 }
 
 /* As input_halves_fill; sum8: 8 · (sum of q). */
 INLINE void store_halves_32(struct input_q8_32 *group, __m256i sum8) {
     /* The places of blocks 0 0 4 4 1 1 5 5 and 2 2 6 6 3 3 7 7. */
-    const __m256i first = _mm256_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6),
-                  second = _mm256_setr_epi32(1, 1, 3, 3, 5, 5, 7, 7);
+    const __m256i first = _mm256_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6), second = _mm256_setr_epi32(1, 1, 3, 3, 5, 5, 7, 7);
     for (size_t b = 0; b < 8; b++) {
         const __m256i q = load_256(group->q + b * 32);
         _mm_storeu_si128((__m128i *)(group->halves[b / 4][0] + b % 4 * 16), _mm256_castsi256_si128(q));
@@ -48,8 +45,7 @@ INLINE void store_halves_32(struct input_q8_32 *group, __m256i sum8) {
 
 /* As input_256_halves_fill. */
 INLINE void store_halves_256(struct input_q8_256 *group) {
-    const __m256i first = _mm256_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5),
-                  second = _mm256_setr_epi32(2, 2, 6, 6, 3, 3, 7, 7);
+    const __m256i first = _mm256_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5), second = _mm256_setr_epi32(2, 2, 6, 6, 3, 3, 7, 7);
     for (size_t b = 0; b < 8; b++) {
         const __m256i q = load_256(group->q + b * 32);
         _mm_storeu_si128((__m128i *)(group->halves[b % 2][0] + b / 2 * 16), _mm256_castsi256_si128(q));
@@ -58,10 +54,8 @@ INLINE void store_halves_256(struct input_q8_256 *group) {
     store_twice(group->lane_scale, group->scale, first, second);
     store_twice(group->lane_sum, group->sum, first, second);
     for (size_t odd = 0; odd < 2; odd++) {
-        const int at =
-            4 * (int)odd; /* the places of blocks odd, 2 + odd, 4 + odd, 6 + odd follow each other */
-        store_starts(group->starts[odd], load_256(group->sum16),
-                     _mm256_setr_epi32(at, at, at, at, at + 1, at, at, at),
+        const int at = 4 * (int)odd; /* the places of blocks odd, 2 + odd, 4 + odd, 6 + odd follow each other */
+        store_starts(group->starts[odd], load_256(group->sum16), _mm256_setr_epi32(at, at, at, at, at + 1, at, at, at),
                      _mm256_setr_epi32(at + 2, at, at, at, at + 3, at, at, at));
     }
 }
@@ -131,8 +125,7 @@ static void prepare_group_256(const float *x, struct input_q8_256 *group) {
         __m256i start = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum_fours(q), 5));
         _mm256_storeu_si256((__m256i *)(group->start_4 + 8 * b), start);
     }
-    __m256i
-        halves[2]; /* of the even and the odd blocks: the sums of the first halves, then of the second ones */
+    __m256i halves[2]; /* of the even and the odd blocks: the sums of the first halves, then of the second ones */
     for (size_t odd = 0; odd < 2; odd++) {
         __m256i turned[4], sums = _mm256_setzero_si256();
         for (size_t k = 0; k < 4; k++) turned[k] = load_256(group->q + 64 * k + 32 * odd);

@@ -27,8 +27,8 @@ INLINE void q4_0_codes(const uint8_t *w, int8x16_t codes[2]) {
     codes[1] = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(packed, 4)), vdupq_n_s8(8));
 }
 
-INLINE void group_of_blocks(const uint8_t *w, const void *const *x, size_t n, row_vector *acc,
-                            size_t block_bytes, block_function *unpack) {
+INLINE void group_of_blocks(const uint8_t *w, const void *const *x, size_t n, row_vector *acc, size_t block_bytes,
+                            block_function *unpack) {
     UNROLL for (size_t b = 0; b < GROUP_BLOCKS; b++) {
         int8x16_t codes[2];
         unpack(w + b * block_bytes, codes);
@@ -38,8 +38,7 @@ INLINE void group_of_blocks(const uint8_t *w, const void *const *x, size_t n, ro
             const int8_t *q = input_32(x[i])->q + b * 32;
             int32x4_t sum = dot_add(vdupq_n_s32(0), codes[0], vld1q_s8(q));
             sum = dot_add(sum, codes[1], vld1q_s8(q + 16));
-            *target =
-                vfmaq_n_f32(*target, vcvtq_f32_s32(sum), d * input_32(x[i])->scale[input_block_place(b)]);
+            *target = vfmaq_n_f32(*target, vcvtq_f32_s32(sum), d * input_32(x[i])->scale[input_block_place(b)]);
         }
     }
 }
@@ -81,16 +80,15 @@ INLINE void q4_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
             int32x4_t second = dot_add(vdupq_n_s32(0), high[0], vld1q_s8(q + 32));
             first = dot_add(first, low[1], vld1q_s8(q + 16));
             second = dot_add(second, high[1], vld1q_s8(q + 48));
-            acc[i].chain[0] = vfmaq_n_f32(acc[i].chain[0], vcvtq_f32_s32(first),
-                                          d_low * in->scale[input_block_place(2 * pair)]);
+            acc[i].chain[0] =
+                vfmaq_n_f32(acc[i].chain[0], vcvtq_f32_s32(first), d_low * in->scale[input_block_place(2 * pair)]);
             acc[i].chain[1] = vfmaq_n_f32(acc[i].chain[1], vcvtq_f32_s32(second),
                                           d_high * in->scale[input_block_place(2 * pair + 1)]);
         }
     }
     /* The minima of the even and of the odd blocks, in the order of the input's numbers. */
     const uint8x8_t minima = vld1_u8(minimum);
-    const uint16x8_t even_words = vmovl_u8(vuzp1_u8(minima, minima)),
-                     odd_words = vmovl_u8(vuzp2_u8(minima, minima));
+    const uint16x8_t even_words = vmovl_u8(vuzp1_u8(minima, minima)), odd_words = vmovl_u8(vuzp2_u8(minima, minima));
     const float32x4_t even = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(even_words))), dmin);
     const float32x4_t odd = vmulq_n_f32(vcvtq_f32_u32(vmovl_u16(vget_low_u16(odd_words))), dmin);
     UNROLL for (size_t i = 0; i < n; i++) {
@@ -139,8 +137,7 @@ INLINE void q6_k_group(const uint8_t *w, const void *const *x, size_t n, row_vec
     }
 }
 
-#define KIND_32(block) \
-    ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), 4, false})
+#define KIND_32(block)  ((struct row_kind){sizeof(struct block), GROUP_BLOCKS, sizeof(struct input_q8_32), 4, false})
 #define KIND_256(block) ((struct row_kind){sizeof(struct block), 1, sizeof(struct input_q8_256), 4, false})
 
 static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group, KIND_32(block_q4_0)); }

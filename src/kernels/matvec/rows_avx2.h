@@ -24,8 +24,7 @@ INLINE void turn_4(__m256i r[4]) {
 /* Two registers that have two sums of each of four blocks, in both halves: [0 2 4 6 | 0 2 4 6] of the even ones and
  * the same of the odd ones, to the sums of the 8 in the order of input_block_place. */
 INLINE __m256i join_halves(__m256i even, __m256i odd) {
-    return _mm256_add_epi32(_mm256_permute2x128_si256(even, odd, 0x20),
-                            _mm256_permute2x128_si256(even, odd, 0x31));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(even, odd, 0x20), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
 /* In each half the sums of the four registers' halves: lane p is that of sum[p]. */

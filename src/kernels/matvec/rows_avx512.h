@@ -14,9 +14,7 @@ INLINE __m128i load_128(const void *p) { return _mm_loadu_si128((const __m128i *
 INLINE __m256i load_256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m512i load_512(const void *p) { return _mm512_loadu_si512(p); }
 
-INLINE __m512i join_256(__m256i low, __m256i high) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
+INLINE __m512i join_256(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
 INLINE __m256i low_256(__m512i v) { return _mm512_castsi512_si256(v); }
 INLINE __m256i high_256(__m512i v) { return _mm512_extracti64x4_epi64(v, 1); }
 

@@ -34,8 +34,7 @@ enum { INPUT_GROUP_LINES = 320, INPUTS_FIT = 28 << 10 };
 /* Adds one group of a row, at w, times n inputs, at x[i], to the lanes of acc[i]. */
 typedef void group_function(const uint8_t *w, const void *const *x, size_t n, row_vector *acc);
 
-INLINE void group_add(group_function *group, const uint8_t *w, const void *const *x, size_t n,
-                      row_vector *acc) {
+INLINE void group_add(group_function *group, const uint8_t *w, const void *const *x, size_t n, row_vector *acc) {
 #if defined(LOAM_SIMDE) /* emulated instructions take long to compile: once, not at every place */
     group_function *volatile function = group;
     function(w, x, n, acc);
@@ -58,9 +57,7 @@ INLINE void span_add(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size
     const size_t count = streams * n;
     UNROLL for (size_t j = 0; j < count; j += 4) {
         row_vector four[4];
-        UNROLL for (size_t k = 0; k < 4; k++) {
-            four[k] = j + k < count ? acc[(j + k) / n][(j + k) % n] : row_zero();
-        }
+        UNROLL for (size_t k = 0; k < 4; k++) { four[k] = j + k < count ? acc[(j + k) / n][(j + k) % n] : row_zero(); }
         row_sums_add(four, totals + j);
     }
 }
@@ -73,15 +70,12 @@ struct row_stand {
 
 INLINE void row_stand_advance(struct row_stand *stand, size_t n, struct row_kind kind) {
     stand->w += kind.block_bytes * kind.group_blocks;
-    UNROLL for (size_t i = 0; i < n; i++) {
-        stand->x[i] = (const uint8_t *)stand->x[i] + kind.input_group_bytes;
-    }
+    UNROLL for (size_t i = 0; i < n; i++) { stand->x[i] = (const uint8_t *)stand->x[i] + kind.input_group_bytes; }
 }
 
 /* Adds the next group. */
-INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_t streams,
-                          group_function *group, struct row_kind kind,
-                          row_vector acc[STREAMS_MAX][TILE_MAX]) {
+INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_t streams, group_function *group,
+                          struct row_kind kind, row_vector acc[STREAMS_MAX][TILE_MAX]) {
     const size_t group_bytes = kind.block_bytes * kind.group_blocks;
     /* The sums of more than 2 inputs do not fit in registers: not unrolled, to keep the code small. */
     if (n <= 2) {
@@ -115,29 +109,25 @@ INLINE void acc_clear(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, siz
 }
 
 /* `streams` rows times n inputs. */
-INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs,
-                          size_t n, size_t streams, group_function *group, struct row_kind kind) {
+INLINE void row_set_times(const struct matrix *weight, struct row_set set, const uint8_t *const *inputs, size_t n,
+                          size_t streams, group_function *group, struct row_kind kind) {
     const size_t rest = weight->columns % INPUT_GROUP * kind.group_blocks / INPUT_GROUP * kind.block_bytes;
     const size_t apart = set.row_apart * weight->row_bytes, groups = weight->columns / INPUT_GROUP;
     const bool has_rest = kind.group_blocks > 1 && rest != 0;
     struct row_stand stand = {.w = set.w};
     row_vector acc[STREAMS_MAX][TILE_MAX];
     float totals[STREAMS_MAX * TILE_MAX];
-    UNROLL for (size_t j = 0; j < align_up(streams * n, 4); j++) totals[j] =
-        0; /* no call, no string instruction */
+    UNROLL for (size_t j = 0; j < align_up(streams * n, 4); j++) totals[j] = 0; /* no call, no string instruction */
     UNROLL for (size_t i = 0; i < n; i++) { stand.x[i] = inputs[i]; }
     ONE_BY_ONE for (size_t left = groups / SPAN_GROUPS; left > 0; left--) {
         acc_clear(acc, streams, n);
-        UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) {
-            row_group_add(&stand, apart, n, streams, group, kind, acc);
-        }
+        UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) { row_group_add(&stand, apart, n, streams, group, kind, acc); }
         span_add(acc, streams, n, totals);
     }
     size_t last = groups % SPAN_GROUPS;
     if (last > 0 || has_rest) {
         /* Behind a row comes another row, whose weights meet zeros of the input (and see rows_again). */
-        const uint8_t *rest_end =
-            set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
+        const uint8_t *rest_end = set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
         const uint8_t *end = (const uint8_t *)weight->data + weight->rows * weight->row_bytes;
         const bool is_within = has_rest && !set.is_alone && rest_end <= end;
         acc_clear(acc, streams, n);
@@ -147,9 +137,7 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
         span_add(acc, streams, n, totals);
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
-        UNROLL for (size_t i = 0; i < n; i++) {
-            set.y[i * set.input_stride + s * set.row_apart] = totals[s * n + i];
-        }
+        UNROLL for (size_t i = 0; i < n; i++) { set.y[i * set.input_stride + s * set.row_apart] = totals[s * n + i]; }
     }
 }
 
@@ -173,16 +161,15 @@ INLINE void row_tile_times(const struct matrix *weight, struct row_set set, cons
 
 /* Rows [begin, begin + streams · count), in sets of `streams` that lie `count` rows apart, times all inputs: with
  * more than one stream, tiles of n inputs. */
-INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin,
-                       size_t count, size_t streams, size_t n, group_function *group, struct row_kind kind) {
+INLINE void rows_times(const struct matvec_args *args, const uint8_t *const *inputs, size_t begin, size_t count,
+                       size_t streams, size_t n, group_function *group, struct row_kind kind) {
     const struct matrix *weight = args->weight;
     const size_t step = streams > 1 ? n : kind.tile;
     for (size_t row = begin; row < begin + count; row++) {
         /* All tiles of inputs before the next rows: the rows are then in L1. */
         for (size_t i = 0; i < args->input_count; i += step) {
             const struct row_set set = {(const uint8_t *)weight->data + row * weight->row_bytes, count,
-                                        args->outputs + i * args->output_stride + row, args->output_stride,
-                                        false};
+                                        args->outputs + i * args->output_stride + row, args->output_stride, false};
             if (streams > 1)
                 row_set_times(weight, set, inputs + i, n, streams, group, kind);
             else
@@ -213,8 +200,7 @@ INLINE void rows_run(const struct matvec_args *args, group_function *group, stru
     const uint8_t *x[MATVEC_INPUTS_MAX];
     for (size_t i = 0; i < n; i++) x[i] = (const uint8_t *)args->inputs + i * groups * kind.input_group_bytes;
     const bool fits = n * groups * INPUT_GROUP_LINES <= INPUTS_FIT;
-    const bool in_turns =
-        !fits && kind.takes_turns && (n == 3 || n == 4 || (n == TILE_MAX && kind.tile == n));
+    const bool in_turns = !fits && kind.takes_turns && (n == 3 || n == 4 || (n == TILE_MAX && kind.tile == n));
     const size_t streams = row_streams(n, in_turns ? 4 : 1);
     size_t count = (args->row_end - args->row_begin) / streams;
     if (n == 1)

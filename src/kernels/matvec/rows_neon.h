@@ -32,9 +32,7 @@ typedef struct {
 } row_vector;
 INLINE row_vector row_zero(void) { return (row_vector){{vdupq_n_f32(0), vdupq_n_f32(0)}}; }
 INLINE void row_sums_add(const row_vector four[4], float *totals) {
-    UNROLL for (size_t i = 0; i < 4; i++) {
-        totals[i] += vaddvq_f32(vaddq_f32(four[i].chain[0], four[i].chain[1]));
-    }
+    UNROLL for (size_t i = 0; i < 4; i++) { totals[i] += vaddvq_f32(vaddq_f32(four[i].chain[0], four[i].chain[1])); }
 }
 
 #include "kernels/matvec/rows_loop.h"

@@ -44,8 +44,7 @@ static void layer(const float *x, const float *w, const float *b, float eps, siz
     float inverse = 1.0f / sqrtf(power_sum(x, count, mean, 2) / (float)count + eps);
     size_t i = 0;
     for (; i + FLOATS <= count; i += FLOATS) {
-        floats scaled =
-            floats_multiply(floats_subtract(floats_load(x + i), floats_set(mean)), floats_set(inverse));
+        floats scaled = floats_multiply(floats_subtract(floats_load(x + i), floats_set(mean)), floats_set(inverse));
         floats_store(y + i, floats_fma(scaled, floats_load(w + i), floats_load(b + i)));
     }
     for (; i < count; i++) y[i] = (x[i] - mean) * inverse * w[i] + b[i];

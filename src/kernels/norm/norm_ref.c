@@ -16,10 +16,7 @@ static void layer(const float *x, const float *w, const float *b, float eps, siz
     double mean = sum / (double)count;
     for (size_t i = 0; i < count; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
     double inverse = 1.0 / sqrt(squares / (double)count + (double)eps);
-    for (size_t i = 0; i < count; i++)
-        y[i] = (float)(((double)x[i] - mean) * inverse * (double)w[i] + (double)b[i]);
+    for (size_t i = 0; i < count; i++) y[i] = (float)(((double)x[i] - mean) * inverse * (double)w[i] + (double)b[i]);
 }
 
-void norm_ref_install(struct norm_kernels *kernels) {
-    *kernels = (struct norm_kernels){.rms = rms, .layer = layer};
-}
+void norm_ref_install(struct norm_kernels *kernels) { *kernels = (struct norm_kernels){.rms = rms, .layer = layer}; }

@@ -13,9 +13,8 @@
 #include "kernels/floats.h"
 
 /* sum[input][vector] = x[input] . A[.][vector * FLOATS ..].  weights points to the first of these columns. */
-FLOATS_INLINE void project_tile(const size_t inputs, const size_t vectors, const uint16_t *weights,
-                                size_t columns, size_t dimension, const float *x, size_t x_stride,
-                                floats *sum) {
+FLOATS_INLINE void project_tile(const size_t inputs, const size_t vectors, const uint16_t *weights, size_t columns,
+                                size_t dimension, const float *x, size_t x_stride, floats *sum) {
     FLOATS_UNROLL
     for (size_t i = 0; i < inputs * vectors; i++) sum[i] = floats_set(0);
     for (size_t d = 0; d < dimension; d++, weights += columns) {

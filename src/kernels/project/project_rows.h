@@ -16,15 +16,13 @@ FLOATS_INLINE void project_inputs(const size_t inputs, const size_t vectors, con
     size_t column = 0;
     floats sum[8];
     for (; column + vectors * FLOATS <= args->columns; column += vectors * FLOATS) {
-        project_tile(inputs, vectors, args->weights + column, args->columns, args->dimension, x,
-                     args->x_stride, sum);
+        project_tile(inputs, vectors, args->weights + column, args->columns, args->dimension, x, args->x_stride, sum);
         FLOATS_UNROLL
         for (size_t i = 0; i < inputs * vectors; i++)
             project_store(args, row + i / vectors, column + i % vectors * FLOATS, sum[i]);
     }
     for (; column < args->columns; column += FLOATS) {
-        project_tile(inputs, 1, args->weights + column, args->columns, args->dimension, x, args->x_stride,
-                     sum);
+        project_tile(inputs, 1, args->weights + column, args->columns, args->dimension, x, args->x_stride, sum);
         FLOATS_UNROLL
         for (size_t i = 0; i < inputs; i++) project_store(args, row + i, column, sum[i]);
     }

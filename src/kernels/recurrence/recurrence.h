@@ -15,7 +15,7 @@ enum { CONVOLVE_CHANNELS = 64, CONVOLVE_TAPS_MAX = 8, DELTA_DIMENSION_MAX = 256 
  *   u[t] = x[t] * in_gate[t];  y[t] = out_gate[t] * f(sum over j of w[j] * u[t - (taps - 1) + j]),  f: silu or nothing.
  * The state is the last taps - 1 rows of u, the oldest first. */
 struct convolve_args {
-    size_t row_count, channel_count; /* the second one at most CONVOLVE_CHANNELS */
+    size_t row_count, channel_count;     /* the second one at most CONVOLVE_CHANNELS */
     const float *x, *in_gate, *out_gate; /* [row_count][x_stride]; NULL: no gate */
     size_t x_stride;
     const float *w; /* [channel_count][taps] */

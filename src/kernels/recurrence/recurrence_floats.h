@@ -70,8 +70,7 @@ static void convolve(const struct convolve_args *args) {
     for (size_t c = 0; c < args->channel_count; c++)
         for (size_t j = 0; j < args->taps; j++) w[j][c] = args->w[c * args->taps + j];
     for (size_t c = 0; c < args->channel_count; c += FLOATS)
-        convolve_channels(args, c, min_size(FLOATS, args->channel_count - c),
-                          (const float(*)[CONVOLVE_CHANNELS])w);
+        convolve_channels(args, c, min_size(FLOATS, args->channel_count - c), (const float(*)[CONVOLVE_CHANNELS])w);
 }
 
 /* ---- delta ---- */
@@ -108,9 +107,8 @@ static void delta_prepare(const struct delta_args *args, size_t row, size_t i, s
 }
 
 /* Columns [j, j + vectors registers) of S, the last of which has `count`, go through a row. */
-FLOATS_INLINE void delta_tile(const struct delta_args *args, size_t row, const float *q, const float *k,
-                              float decay, float beta, size_t j, const size_t vectors, size_t count,
-                              float *o) {
+FLOATS_INLINE void delta_tile(const struct delta_args *args, size_t row, const float *q, const float *k, float decay,
+                              float beta, size_t j, const size_t vectors, size_t count, float *o) {
     const size_t width = args->v_dimension;
     const floats decays = floats_set(decay);
     floats v[DELTA_TILE], sum[DELTA_TILE];
@@ -135,15 +133,13 @@ FLOATS_INLINE void delta_tile(const struct delta_args *args, size_t row, const f
         FLOATS_UNROLL
         for (size_t n = 0; n < vectors; n++) {
             const size_t some = n + 1 < vectors ? FLOATS : count;
-            const floats now =
-                floats_fma(key, v[n], floats_multiply(decays, load_some(s + n * FLOATS, some)));
+            const floats now = floats_fma(key, v[n], floats_multiply(decays, load_some(s + n * FLOATS, some)));
             store_some(s + n * FLOATS, now, some);
             sum[n] = floats_fma(now, query, sum[n]);
         }
     }
     FLOATS_UNROLL
-    for (size_t n = 0; n < vectors; n++)
-        store_some(o + j + n * FLOATS, sum[n], n + 1 < vectors ? FLOATS : count);
+    for (size_t n = 0; n < vectors; n++) store_some(o + j + n * FLOATS, sum[n], n + 1 < vectors ? FLOATS : count);
 }
 
 static void delta_columns(const struct delta_args *args, size_t row_first, size_t row_count, size_t j,
@@ -152,8 +148,7 @@ static void delta_columns(const struct delta_args *args, size_t row_first, size_
     for (size_t i = 0; i < row_count; i++) {
         const float *q = rows->q[i], *k = rows->k[i];
         if (left >= DELTA_TILE * FLOATS)
-            delta_tile(args, row_first + i, q, k, rows->decay[i], rows->beta[i], j, DELTA_TILE, FLOATS,
-                       rows->o[i]);
+            delta_tile(args, row_first + i, q, k, rows->decay[i], rows->beta[i], j, DELTA_TILE, FLOATS, rows->o[i]);
         else
             delta_tile(args, row_first + i, q, k, rows->decay[i], rows->beta[i], j, 1, min_size(FLOATS, left),
                        rows->o[i]);

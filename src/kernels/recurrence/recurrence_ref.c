@@ -52,8 +52,7 @@ static void delta_row(const struct delta_args *args, size_t row) {
     for (size_t j = 0; j < width; j++) v[j] = o[j] = 0;
     for (size_t i = 0; i < args->k_dimension; i++)
         for (size_t j = 0; j < width; j++) v[j] += (double)args->to[i * width + j] * k[i];
-    for (size_t j = 0; j < width; j++)
-        v[j] = beta * ((double)args->v[row * args->stride + j] - decay * v[j]);
+    for (size_t j = 0; j < width; j++) v[j] = beta * ((double)args->v[row * args->stride + j] - decay * v[j]);
     for (size_t i = 0; i < args->k_dimension; i++)
         for (size_t j = 0; j < width; j++) {
             float *s = &args->to[i * width + j];

@@ -22,8 +22,7 @@ static void apply_adjacent(float *x, size_t pair_count, const float *cosine_sine
 static void apply_split(float *x, size_t pair_count, const float *cosine_sine) {
     size_t j = 0;
     for (; j + 8 <= pair_count; j += 8) {
-        __m256 first = _mm256_loadu_ps(cosine_sine + 2 * j),
-               second = _mm256_loadu_ps(cosine_sine + 2 * j + 8);
+        __m256 first = _mm256_loadu_ps(cosine_sine + 2 * j), second = _mm256_loadu_ps(cosine_sine + 2 * j + 8);
         __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(first, second, 0x88)); /* c0 c1 c4 c5 c2 c3 c6 c7 */
         __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(first, second, 0xdd));
         __m256 cosine = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
@@ -42,8 +41,7 @@ static void apply_split(float *x, size_t pair_count, const float *cosine_sine) {
 static void apply(float *x, size_t head_count, size_t head_stride, size_t pair_count, enum rope_order order,
                   const float *cosine_sine) {
     for (size_t head = 0; head < head_count; head++)
-        (order == ROPE_ADJACENT ? apply_adjacent : apply_split)(x + head * head_stride, pair_count,
-                                                                cosine_sine);
+        (order == ROPE_ADJACENT ? apply_adjacent : apply_split)(x + head * head_stride, pair_count, cosine_sine);
 }
 
 void rope_avx2_install(struct rope_kernels *kernels) { kernels->apply = apply; }

@@ -41,8 +41,7 @@ static void apply_split(float *x, size_t pair_count, const float *cosine_sine) {
 static void apply(float *x, size_t head_count, size_t head_stride, size_t pair_count, enum rope_order order,
                   const float *cosine_sine) {
     for (size_t head = 0; head < head_count; head++)
-        (order == ROPE_ADJACENT ? apply_adjacent : apply_split)(x + head * head_stride, pair_count,
-                                                                cosine_sine);
+        (order == ROPE_ADJACENT ? apply_adjacent : apply_split)(x + head * head_stride, pair_count, cosine_sine);
 }
 
 void rope_neon_install(struct rope_kernels *kernels) { kernels->apply = apply; }

@@ -5,8 +5,7 @@
 /* position * frequency needs up to 53 + 24 bits.  The rounding of the double product, which is as large as
  * a quarter of a radian at 2^52, is computed exactly by fma and given back as a rotation of its own, so
  * that the angle is right at any position below 2^53.  libm reduces the arguments exactly. */
-static void angles(uint64_t position, const float *frequency, size_t pair_count, float factor,
-                   float *cosine_sine) {
+static void angles(uint64_t position, const float *frequency, size_t pair_count, float factor, float *cosine_sine) {
     for (size_t j = 0; j < pair_count; j++) {
         double angle = (double)position * (double)frequency[j];
         double rest = fma((double)position, (double)frequency[j], -angle);

@@ -93,8 +93,7 @@ FLOATS_INLINE floats8 rows_score(const float *q, size_t q_stride, size_t heads, 
         for (size_t r = 0; r < SCORE_ROWS && take == 2; r += 4)
             row_tile(2, 4, query, q_stride, rows + r, following + r, columns, scores + r);
         if (take == 1) row_tile(1, SCORE_ROWS, query, q_stride, rows, following, columns, scores);
-        for (size_t i = 0; i < take; i++)
-            best = floats8_max_or_nan(best, floats8_load(scores + i * SCORE_ROWS));
+        for (size_t i = 0; i < take; i++) best = floats8_max_or_nan(best, floats8_load(scores + i * SCORE_ROWS));
         head += take;
     }
     return best;
@@ -112,10 +111,8 @@ static const float *queries_sum(const struct score_args *args) {
 FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const float *q,
                                 const struct score_args *args) {
     const size_t row_bytes = columns * 2;
-    const size_t distance =
-        (SCORE_AHEAD_BYTES + SCORE_ROWS * row_bytes - 1) / (SCORE_ROWS * row_bytes) * SCORE_ROWS;
-    struct score_cursor at = {args->row_begin / args->block_rows, args->row_begin % args->block_rows},
-                        next = at;
+    const size_t distance = (SCORE_AHEAD_BYTES + SCORE_ROWS * row_bytes - 1) / (SCORE_ROWS * row_bytes) * SCORE_ROWS;
+    struct score_cursor at = {args->row_begin / args->block_rows, args->row_begin % args->block_rows}, next = at;
     uint64_t asked = at.block; /* of `then` */
     if (args->row_begin + distance < args->row_end) cursor_step(args, &next, distance);
     for (uint64_t row = args->row_begin; row < args->row_end; row += SCORE_ROWS) {

@@ -13,8 +13,7 @@ static double dot(const float *q, const uint16_t *row, size_t columns) {
 static void rows(const struct score_args *args) {
     for (uint64_t row = args->row_begin; row < args->row_end; row++) {
         const uint8_t *block = (const uint8_t *)args->blocks[row / args->block_rows] + args->block_offset;
-        const uint16_t *halves =
-            (const uint16_t *)(const void *)block + row % args->block_rows * args->columns;
+        const uint16_t *halves = (const uint16_t *)(const void *)block + row % args->block_rows * args->columns;
         double score = dot(args->q, halves, args->columns);
         for (size_t head = 1; head < args->heads; head++) {
             double next = dot(args->q + head * args->q_stride, halves, args->columns);

@@ -11,13 +11,12 @@
 #include "platform/cpu.h"
 
 struct top_k_args {
-    const float *scores; /* [count] */
-    size_t count;        /* at most 2^31 */
-    size_t k;            /* of which min(k, count) are taken */
-    uint32_t
-        index_first;   /* added to every index: the caller owns sinks and recent rows and passes the middle */
-    uint32_t *indices; /* out: [min(k, count)], ascending */
-    void *scratch;     /* scratch_bytes(count, k), aligned to 64 */
+    const float *scores;  /* [count] */
+    size_t count;         /* at most 2^31 */
+    size_t k;             /* of which min(k, count) are taken */
+    uint32_t index_first; /* added to every index: the caller owns sinks and recent rows and passes the middle */
+    uint32_t *indices;    /* out: [min(k, count)], ascending */
+    void *scratch;        /* scratch_bytes(count, k), aligned to 64 */
 };
 
 struct top_k_kernels {

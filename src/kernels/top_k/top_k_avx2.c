@@ -37,8 +37,7 @@ static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t ke
         __m256i index = _mm256_loadu_si256((const __m256i *)(set->indices + i));
         __m256i takes = _mm256_cmpeq_epi32(_mm256_max_epu32(key, limit), key);
         unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(takes));
-        _mm256_storeu_si256((__m256i *)(set->indices + at),
-                            _mm256_permutevar8x32_epi32(index, lanes_first(mask)));
+        _mm256_storeu_si256((__m256i *)(set->indices + at), _mm256_permutevar8x32_epi32(index, lanes_first(mask)));
         at += (size_t)__builtin_popcount(mask);
     }
     for (; i < end; i++) {

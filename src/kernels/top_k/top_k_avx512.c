@@ -7,8 +7,7 @@ static uint64_t mask_of(const float *scores, float threshold) {
     uint64_t mask = 0;
     FLOATS_UNROLL
     for (size_t n = 0; n < 4; n++)
-        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(scores + n * FLOATS), limits, _CMP_NLT_UQ)
-                << n * 16;
+        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(scores + n * FLOATS), limits, _CMP_NLT_UQ) << n * 16;
     return mask;
 }
 

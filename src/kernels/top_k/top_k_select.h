@@ -23,7 +23,7 @@ enum {
     BINS = 1 << BIN_BITS,
     SAMPLE_MAX = 2048,
     COUNT_SMALL = 1024, /* from here on a sample is worth it */
-    SLACK = 64 /* a compressing store writes a whole register; the capacity is checked once per SLACK */
+    SLACK = 64          /* a compressing store writes a whole register; the capacity is checked once per SLACK */
 };
 
 struct candidates {
@@ -114,9 +114,7 @@ static size_t collect(const struct top_k_args *args, float threshold, struct can
             for (size_t n = 0; n < 8; n++) {
                 list[n] = (uint32_t)(i + (size_t)__builtin_ctzll(mask | (uint64_t)1 << 63));
                 mask &= mask - 1;
-                __asm__(
-                    ""
-                    : "+r"(mask)); /* else the eight are first gathered into a register, which is slower */
+                __asm__("" : "+r"(mask)); /* else the eight are first gathered into a register, which is slower */
             }
             list += 8;
         } while (__builtin_expect(list < end, 0));

@@ -33,8 +33,7 @@ void tree_layout_init(struct tree_layout *layout, size_t leaf_tokens, size_t dim
     /* Without an extra line the nodes of a level would have the same offset in consecutive pages, and share few sets
      * of the caches: scores of single nodes of 256 bytes then took 114 ns each, not 72. */
     layout->bytes = align_up(layout->bytes, 64) + (layout->leaf == TREE_64 ? 0 : 64);
-    abstract_layout_init(&layout->abstract, leaf_tokens, dimension, layout->has_bounds,
-                         rank == TREE_MEAN_DEVIATION);
+    abstract_layout_init(&layout->abstract, leaf_tokens, dimension, layout->has_bounds, rank == TREE_MEAN_DEVIATION);
     layout->abstract.offset[ABSTRACT_MEAN_DEVIATION] = layout->offset[layout->leaf];
     layout->abstract.offset[ABSTRACT_MIN_MAX] = layout->bounds_offset;
 }
@@ -86,8 +85,7 @@ void tree_build(const struct abstract_kernels *abstract, const struct tree_build
         box_of_spread(box_of(layout, layout->leaf, args->block, leaf), layout->dimension);
     for (enum tree_level level = layout->leaf; level < TREE_64; level++) {
         size_t child_tokens = (size_t)tree_tokens(level);
-        for (size_t node = args->token_begin / (2 * child_tokens); 2 * node * child_tokens < args->token_end;
-             node++) {
+        for (size_t node = args->token_begin / (2 * child_tokens); 2 * node * child_tokens < args->token_end; node++) {
             const uint16_t *children[2] = {box_of(layout, level, args->block, 2 * node),
                                            box_of(layout, level, args->block, 2 * node + 1)};
             size_t count = (2 * node + 1) * child_tokens < args->token_end ? 2 : 1;
@@ -100,6 +98,5 @@ void tree_build_run(const struct tree_layout *layout, void *const blocks[TREE_RU
     ASSERT(tree_top(layout->leaf) == TREE_RUN);
     const uint16_t *chunks[TREE_RUN_CHUNKS];
     for (size_t i = 0; i < TREE_RUN_CHUNKS; i++) chunks[i] = box_of(layout, TREE_64, blocks[i], 0);
-    box_around(box_of(layout, TREE_RUN, blocks[TREE_RUN_CHUNKS - 1], 0), chunks, TREE_RUN_CHUNKS,
-               layout->dimension);
+    box_around(box_of(layout, TREE_RUN, blocks[TREE_RUN_CHUNKS - 1], 0), chunks, TREE_RUN_CHUNKS, layout->dimension);
 }

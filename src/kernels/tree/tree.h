@@ -53,14 +53,13 @@ static inline enum tree_level tree_top(enum tree_level leaf) { return leaf == TR
 struct tree_layout {
     enum tree_level leaf;
     enum tree_rank rank;
-    enum score_aggregate
-        aggregate;     /* SCORE_MAX as it is initialised; SCORE_SUM: importances are sums over a group */
-    size_t dimension;  /* of a key; a multiple of 8 */
-    size_t node_bytes; /* of a box */
+    enum score_aggregate aggregate;  /* SCORE_MAX as it is initialised; SCORE_SUM: importances are sums over a group */
+    size_t dimension;                /* of a key; a multiple of 8 */
+    size_t node_bytes;               /* of a box */
     size_t offset[TREE_LEVEL_COUNT]; /* bytes from the start of a block to the first box of the level */
     bool has_bounds;                 /* minima and maxima of the leaves' keys: */
-    size_t bounds_offset; /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */
-    size_t bytes;         /* of a block; a multiple of 64 */
+    size_t bounds_offset;            /* from the start of a block, of leaf 0; TREE_BOUND: the leaves themselves */
+    size_t bytes;                    /* of a block; a multiple of 64 */
     struct abstract_layout abstract; /* builds the leaves where they lie */
 };
 /* leaf_tokens: 8, 16, 32 or 64.  bounds: stored with TREE_MEAN_DEVIATION too. */
@@ -97,8 +96,7 @@ void tree_counts_add(struct tree_counts *sum, const struct tree_counts *counts);
 /* A query prepared for boxes: [2][group][2 * dimension] floats, for upper and for lower bounds.  The heads of a group
  * are q_stride floats apart. */
 size_t tree_query_floats(const struct tree_layout *layout, size_t group);
-void tree_query(const struct tree_layout *layout, const float *q, size_t q_stride, size_t group,
-                float *prepared);
+void tree_query(const struct tree_layout *layout, const float *q, size_t q_stride, size_t group, float *prepared);
 
 /* Nodes [node_begin, node_end) of a level of one KV head, counted from the start of the sequence. */
 struct tree_score_args {
@@ -130,8 +128,7 @@ struct tree_search_args {
     void *scratch;              /* tree_search_scratch_bytes, aligned to 64 */
 };
 /* The level's nodes within the tokens: [*begin, *end), perhaps none. */
-void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t token_end, uint64_t *begin,
-                      uint64_t *end);
+void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t token_end, uint64_t *begin, uint64_t *end);
 size_t tree_search_scratch_bytes(const struct tree_layout *layout, const struct top_k_kernels *top_k,
                                  uint64_t token_count);
 void tree_search(const struct score_kernels *score, const struct top_k_kernels *top_k,

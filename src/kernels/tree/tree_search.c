@@ -100,12 +100,9 @@ size_t tree_score_scratch_bytes(const struct tree_layout *layout) {
 
 /* ---- evaluating ---- */
 
-size_t tree_query_floats(const struct tree_layout *layout, size_t group) {
-    return 2 * group * 2 * layout->dimension;
-}
+size_t tree_query_floats(const struct tree_layout *layout, size_t group) { return 2 * group * 2 * layout->dimension; }
 
-void tree_query(const struct tree_layout *layout, const float *q, size_t q_stride, size_t group,
-                float *prepared) {
+void tree_query(const struct tree_layout *layout, const float *q, size_t q_stride, size_t group, float *prepared) {
     const size_t dimension = layout->dimension;
     for (size_t head = 0; head < group; head++) {
         float *upper = prepared + head * 2 * dimension, *lower = upper + group * 2 * dimension;
@@ -120,16 +117,16 @@ void tree_query(const struct tree_layout *layout, const float *q, size_t q_strid
 void tree_score(const struct score_kernels *score, const struct tree_score_args *args) {
     const struct tree_layout *layout = args->layout;
     const void **runs = args->scratch;
-    struct score_args rows = {
-        .blocks = args->blocks,
-        .block_offset = layout->offset[args->level],
-        .block_rows = args->level == TREE_RUN ? 1 : KV_CHUNK_TOKENS / (size_t)tree_tokens(args->level),
-        .columns = 2 * layout->dimension,
-        .q = args->query,
-        .q_stride = 2 * layout->dimension,
-        .heads = args->group,
-        .aggregate = layout->aggregate,
-        .scratch = runs + ROWS_MAX};
+    struct score_args rows = {.blocks = args->blocks,
+                              .block_offset = layout->offset[args->level],
+                              .block_rows =
+                                  args->level == TREE_RUN ? 1 : KV_CHUNK_TOKENS / (size_t)tree_tokens(args->level),
+                              .columns = 2 * layout->dimension,
+                              .q = args->query,
+                              .q_stride = 2 * layout->dimension,
+                              .heads = args->group,
+                              .aggregate = layout->aggregate,
+                              .scratch = runs + ROWS_MAX};
     for (uint64_t node = args->node_begin; node < args->node_end; node = rows.row_end) {
         rows.row_begin = node;
         rows.row_end = args->node_end;
@@ -250,8 +247,7 @@ static bool spread_anew(struct search *search) {
             next = search->entries[i].next;
             link_entry(search, (size_t)i);
         }
-    for (size_t i = 0; i < search->leaf_count; i++)
-        search->capacity[bucket_of(search, search->leaf_scores[i])]++;
+    for (size_t i = 0; i < search->leaf_count; i++) search->capacity[bucket_of(search, search->leaf_scores[i])]++;
     search->capacity[BUCKETS - 1] += search->whole_count;
     return true;
 }
@@ -280,14 +276,12 @@ static size_t take_whole(struct search *search, enum tree_level level, uint64_t 
         float slack = search->slack * largest_element(search->rows[i], 2 * args->layout->dimension);
         float lower = search->scores[i] - slack;
         size_t bucket = isfinite(lower) ? bucket_of(search, lower) : 0;
-        if (bucket == 0 || search->capacity_above[bucket] > args->k ||
-            search->whole_count + leaves > args->k) {
+        if (bucket == 0 || search->capacity_above[bucket] > args->k || search->whole_count + leaves > args->k) {
             nodes[kept++] = nodes[i];
             continue;
         }
         uint64_t first = nodes[i] * leaves - search->leaf_first;
-        for (uint64_t leaf = first; leaf < first + leaves; leaf++)
-            search->sure[leaf / 64] |= (uint64_t)1 << leaf % 64;
+        for (uint64_t leaf = first; leaf < first + leaves; leaf++) search->sure[leaf / 64] |= (uint64_t)1 << leaf % 64;
         search->whole_count += leaves;
         search->capacity[BUCKETS - 1] += leaves;
         search->counts.whole[level]++;
@@ -308,8 +302,7 @@ static void open_piece(struct search *search, enum tree_level level, uint64_t *n
     size_t children = tree_children(level), siblings = level == TREE_RUN ? 1 : children;
     if (count == 0) return;
     for (size_t i = 0; i < count * children; i += siblings)
-        search->rows[i / siblings] =
-            node_box(search->args, below, nodes[i / children] * children + i % children);
+        search->rows[i / siblings] = node_box(search->args, below, nodes[i / children] * children + i % children);
     score_rows(search, count * children / siblings, siblings, true);
     search->counts.evaluated[below] += count * children;
     for (size_t i = 0; i < count * children; i++)
@@ -336,8 +329,7 @@ static void take_level(struct search *search, enum tree_level level, size_t low,
     uint64_t tried[PROBE];
     memcpy(tried, best, sizeof tried);
     size_t left = best_count;
-    if (best_count > 0 && search->fruitless < FRUITLESS_MAX)
-        left = take_whole(search, level, best, best_count);
+    if (best_count > 0 && search->fruitless < FRUITLESS_MAX) left = take_whole(search, level, best, best_count);
     search->tries_lower = left < best_count;
     search->fruitless = search->tries_lower ? 0 : search->fruitless + 1;
     for (size_t i = 0, kept = 0; i < best_count; i++)
@@ -352,8 +344,7 @@ static void take_level(struct search *search, enum tree_level level, size_t low,
 static void open_buckets(struct search *search, size_t low) {
     uint64_t nodes[PIECE];
     size_t capacity = 0;
-    for (size_t bucket = BUCKETS; bucket-- > 0;)
-        search->capacity_above[bucket] = capacity += search->capacity[bucket];
+    for (size_t bucket = BUCKETS; bucket-- > 0;) search->capacity_above[bucket] = capacity += search->capacity[bucket];
     for (enum tree_level level = search->args->start; level > search->args->layout->leaf; level--) {
         uint64_t first = search->args->token_begin / tree_tokens(level);
         uint64_t end_node = search->args->token_end / tree_tokens(level);
@@ -374,8 +365,7 @@ static void open_buckets(struct search *search, size_t low) {
 
 /* ---- from the start to the end ---- */
 
-void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t token_end, uint64_t *begin,
-                      uint64_t *end) {
+void tree_start_range(enum tree_level level, uint64_t token_begin, uint64_t token_end, uint64_t *begin, uint64_t *end) {
     uint64_t tokens = tree_tokens(level);
     *begin = (token_begin + tokens - 1) / tokens;
     *end = token_end / tokens;
@@ -451,8 +441,7 @@ static void finish(struct search *search, const struct top_k_kernels *top_k, siz
         search->sure[edge_leaves[best[i]] / 64] |= (uint64_t)1 << edge_leaves[best[i]] % 64;
     for (size_t word = 0; word < bitmap_words(leaf_count); word++)
         for (uint64_t bits = search->sure[word]; bits != 0; bits &= bits - 1)
-            args->indices[taken++] =
-                (uint32_t)(search->leaf_first + word * 64) + (uint32_t)__builtin_ctzll(bits);
+            args->indices[taken++] = (uint32_t)(search->leaf_first + word * 64) + (uint32_t)__builtin_ctzll(bits);
     ASSERT(taken == args->k);
 }
 

@@ -11,8 +11,8 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "lab/methods/cluster.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "lab/methods/cluster.h"
 #include "tensor/half.h"
 
 enum { PIECE = 512, DIMENSION_MAX = 1024 }; /* clusters at a time, of whole chunks */
@@ -44,15 +44,14 @@ static struct rester rester_in(const struct heads_run *run, struct layout *scrat
     rester.left = layout_take(scratch, PIECE, sizeof *rester.left);
     rester.blocks = layout_take(scratch, PIECE, sizeof *rester.blocks);
     rester.heads = layout_take(scratch, run->group, sizeof *rester.heads);
-    rester.score_scratch =
-        layout_take(scratch, 1, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
+    rester.score_scratch = layout_take(scratch, 1, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
     return rester;
 }
 
 static struct cluster_block block_of(const struct rester *rester, uint64_t chunk) {
     const struct kv_layout *kv = rester->run->kv;
-    return cluster_block_of(rester->blocks[chunk - rester->chunk_first], rester->layout->cluster_count,
-                            kv->k_dimension, kv->v_dimension);
+    return cluster_block_of(rester->blocks[chunk - rester->chunk_first], rester->layout->cluster_count, kv->k_dimension,
+                            kv->v_dimension);
 }
 
 /* Counts what chunks [first, end) have of rows that are not listed, from the entry *next on; whether it is any. */
@@ -78,18 +77,17 @@ static void weigh(const struct rester *rester, const float *q, size_t clusters, 
     const size_t count = rester->layout->cluster_count, dimension = rester->run->kv->k_dimension;
     const float one = 1;
     float top = head->top;
-    rester->run->device->kernels.score.rows(
-        &(struct score_args){.blocks = (const void *const *)rester->blocks,
-                             .block_rows = count,
-                             .columns = dimension,
-                             .row_begin = 0,
-                             .row_end = clusters,
-                             .q = q,
-                             .q_stride = dimension,
-                             .heads = 1,
-                             .aggregate = SCORE_MAX,
-                             .scores = rester->scores,
-                             .scratch = rester->score_scratch});
+    rester->run->device->kernels.score.rows(&(struct score_args){.blocks = (const void *const *)rester->blocks,
+                                                                 .block_rows = count,
+                                                                 .columns = dimension,
+                                                                 .row_begin = 0,
+                                                                 .row_end = clusters,
+                                                                 .q = q,
+                                                                 .q_stride = dimension,
+                                                                 .heads = 1,
+                                                                 .aggregate = SCORE_MAX,
+                                                                 .scores = rester->scores,
+                                                                 .scratch = rester->score_scratch});
     for (size_t i = 0; i < clusters; i++) {
         const float score = attention_score(rester->scores[i], rows->scale, rows->softcap);
         rester->scores[i] = rester->left[i] > 0 ? score : -INFINITY;
@@ -170,6 +168,4 @@ static void attend_rest(struct stream *stream, const struct attend_rest_operatio
     cpu_run_heads(&run, scratch.used, rows->item_count * rows->kv_head_count == 1, rest_unit);
 }
 
-__attribute__((constructor)) static void add(void) {
-    cpu_operations.attend_rest = attend_rest;
-}
+__attribute__((constructor)) static void add(void) { cpu_operations.attend_rest = attend_rest; }

@@ -44,6 +44,4 @@ static void add_mass(struct stream *stream, const struct add_mass_operation *ope
     cpu_run_heads(&run, longest * sizeof(float), false, mass_unit);
 }
 
-__attribute__((constructor)) static void add(void) {
-    cpu_operations.add_mass = add_mass;
-}
+__attribute__((constructor)) static void add(void) { cpu_operations.add_mass = add_mass; }

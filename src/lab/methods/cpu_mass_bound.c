@@ -35,7 +35,7 @@ struct bounder {
     const struct heads_run *run;
     const struct head_unit *unit;
     const struct key_index_layout *layout;
-    void **blocks;          /* [PIECE]: of the piece's chunks, the first of which is: */
+    void **blocks; /* [PIECE]: of the piece's chunks, the first of which is: */
     uint64_t chunk_first;
     size_t unit_tokens, dimension;
     float *query;   /* [group][2 * dimension]: the factors of a box */
@@ -49,8 +49,7 @@ struct bounder {
     double sum[GROUP_MAX]; /* of n exp(bound - top) */
 };
 
-static struct bounder bounder_in(const struct heads_run *run, const struct head_unit *unit,
-                                 struct layout *scratch) {
+static struct bounder bounder_in(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
     const struct mass_bound_operation *operation = run->operation;
     const size_t dimension = run->kv->k_dimension;
     struct bounder c = {.run = run,
@@ -91,13 +90,12 @@ static void find_blocks(struct bounder *c, uint64_t first, size_t count) {
 static const uint16_t *unit_box(const struct bounder *c, uint64_t unit) {
     size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
     const uint8_t *block = c->blocks[unit / chunk_units - c->chunk_first];
-    return (const uint16_t *)(const void *)(block + c->layout->bounds_offset) +
-           unit % chunk_units * 2 * c->dimension;
+    return (const uint16_t *)(const void *)(block + c->layout->bounds_offset) + unit % chunk_units * 2 * c->dimension;
 }
 
 /* Counts the piece's rows that are not on the list, from entry *next on.  Returns whether there is any. */
-static bool count_left(const struct bounder *c, uint64_t first, size_t count, const uint32_t *list,
-                       size_t kept, size_t *next) {
+static bool count_left(const struct bounder *c, uint64_t first, size_t count, const uint32_t *list, size_t kept,
+                       size_t *next) {
     bool any = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t begin = (first + i) * c->unit_tokens, end = begin + c->unit_tokens;
@@ -133,19 +131,18 @@ static void find_largest(struct bounder *c, uint64_t first, size_t count) {
 static void score_piece(const struct bounder *c, size_t count) {
     const struct key_index_layout *layout = c->layout;
     for (size_t head = 0; head < c->run->group; head++)
-        c->run->device->kernels.score.rows(
-            &(struct score_args){.blocks = (const void *const *)c->blocks,
-                                 .block_offset = layout->bounds_offset,
-                                 .block_rows = KV_CHUNK_TOKENS / c->unit_tokens,
-                                 .columns = 2 * c->dimension,
-                                 .row_begin = 0,
-                                 .row_end = count,
-                                 .q = c->query + head * 2 * c->dimension,
-                                 .q_stride = 2 * c->dimension,
-                                 .heads = 1,
-                                 .aggregate = SCORE_MAX,
-                                 .scores = c->scores + head * PIECE,
-                                 .scratch = c->score_scratch});
+        c->run->device->kernels.score.rows(&(struct score_args){.blocks = (const void *const *)c->blocks,
+                                                                .block_offset = layout->bounds_offset,
+                                                                .block_rows = KV_CHUNK_TOKENS / c->unit_tokens,
+                                                                .columns = 2 * c->dimension,
+                                                                .row_begin = 0,
+                                                                .row_end = count,
+                                                                .q = c->query + head * 2 * c->dimension,
+                                                                .q_stride = 2 * c->dimension,
+                                                                .heads = 1,
+                                                                .aggregate = SCORE_MAX,
+                                                                .scores = c->scores + head * PIECE,
+                                                                .scratch = c->score_scratch});
 }
 
 /* 4: raises the bounds of a full chunk's units, scores[head * PIECE]. */
@@ -257,6 +254,4 @@ static void mass_bound(struct stream *stream, const struct mass_bound_operation 
     cpu_run_heads(&run, scratch.used, rows->item_count * rows->kv_head_count == 1, bound_unit);
 }
 
-__attribute__((constructor)) static void add(void) {
-    cpu_operations.mass_bound = mass_bound;
-}
+__attribute__((constructor)) static void add(void) { cpu_operations.mass_bound = mass_bound; }
