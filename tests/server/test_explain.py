@@ -41,7 +41,7 @@ class Explain(unittest.TestCase):
         cls.folder.cleanup()
 
     def post(self, path, body, key=KEYS[0], server=None):
-        return (server or self.server).post(path, body, headers={"Authorization": "Bearer " + key})
+        return (server or self.server).post(path, body, headers={"Authorization": "Bearer " + key}, timeout=300)
 
     def explained(self, messages, key=KEYS[0], server=None, **fields):
         reply = self.post(PATH, {"messages": messages, **fields}, key, server)
