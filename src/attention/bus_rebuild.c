@@ -64,14 +64,14 @@ struct bus_rebuild {
 
 uint64_t bus_rebuild_row_bytes(size_t hidden_size) { return hidden_size * sizeof(uint16_t) + sizeof(float); }
 
-static uint64_t row_partial_bytes(const struct attention_options *options, const struct range_form *form) {
-    return options->head_count * form->count_max * (form->partial_floats + options->rebuild.v_dimension) *
-           sizeof(float);
+/* Of a sequence's row. */
+static uint64_t row_partial_bytes(const struct device *device, const struct attention_options *options) {
+    return rebuild_partial_floats(device, options->head_count, options->rebuild.v_dimension) * sizeof(float);
 }
 
 /* Of a head, with their page table and steps, in the device's memory. */
-static size_t chunks_that_fit(const struct attention_options *options, const struct range_form *form) {
-    const uint64_t partials = options->sequence_capacity * row_partial_bytes(options, form),
+static size_t chunks_that_fit(const struct device *device, const struct attention_options *options) {
+    const uint64_t partials = options->sequence_capacity * row_partial_bytes(device, options),
                    chunk = options->kv_head_count * (options->rebuild.chunk_bytes + sizeof(uint32_t)) +
                            2 * KV_CHUNK_TOKENS * sizeof(struct step_row);
     if (options->unit_bytes <= partials) return 0;
@@ -110,7 +110,7 @@ static enum status init(struct bus_rebuild *bus, struct error *error) {
     for (size_t i = 0; i < options->kv_head_count * chunks; i++)
         page_table_set(&bus->table, i / chunks, i % chunks, place_make(POOL_OTHER, i));
     TRY(operations->allocate(bus->device, MEMORY_DEVICE, step_bytes, &bus->steps, error));
-    return operations->allocate(bus->device, MEMORY_DEVICE, sequences * row_partial_bytes(options, &bus->form),
+    return operations->allocate(bus->device, MEMORY_DEVICE, sequences * row_partial_bytes(bus->device, options),
                                 &bus->partials, error);
 }
 
@@ -341,7 +341,7 @@ static void compute(struct bus_rebuild *bus, struct stream *stream, const struct
 /* The ranges behind the runs, or, with merges, those of the runs, and all together. */
 static void attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer, bool merges) {
     struct attend_operation operation = layer->operation;
-    const size_t partials = row_partial_bytes(&bus->options, &bus->form);
+    const size_t partials = row_partial_bytes(bus->device, &bus->options);
     ASSERT(operation.item_count == bus->step.run_count);
     for (size_t i = 0; i < bus->step.run_count; i++) {
         const struct bus_run *run = &bus->step.runs[i];

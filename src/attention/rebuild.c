@@ -92,14 +92,13 @@ static size_t tile_bytes(const struct attention_options *options) {
     return REBUILD_ROWS_MAX * options->rebuild.hidden_size * sizeof(float);
 }
 
-/* Of query heads, whatever groups they are in. */
-static size_t partials_floats(const struct device *device, size_t head_count, size_t v_dimension) {
+size_t rebuild_partial_floats(const struct device *device, size_t head_count, size_t v_dimension) {
     const struct range_form form = device_range_form(device);
     return head_count * form.count_max * (form.partial_floats + v_dimension);
 }
 
 static size_t partials_bytes(const struct device *device, const struct attention_options *options) {
-    return partials_floats(device, options->head_count, options->rebuild.v_dimension) * sizeof(float);
+    return rebuild_partial_floats(device, options->head_count, options->rebuild.v_dimension) * sizeof(float);
 }
 
 uint64_t rebuild_bytes(const struct attention_options *options) {
@@ -180,8 +179,9 @@ static const struct kv_layout *layout_of(const struct rebuild *rebuild, size_t l
 /* Of a KV head on: what is kept of its query heads. */
 static struct span partials_of(const struct rebuild *rebuild, size_t layer, size_t head_first) {
     const size_t group = rebuild->head_count / heads_of(rebuild, layer);
-    return span_floats(span_of(&rebuild->memory.partials, 0),
-                       partials_floats(rebuild->device, head_first * group, layout_of(rebuild, layer)->v_dimension));
+    return span_floats(
+        span_of(&rebuild->memory.partials, 0),
+        rebuild_partial_floats(rebuild->device, head_first * group, layout_of(rebuild, layer)->v_dimension));
 }
 
 /* Whose KV has room while others are computed. */

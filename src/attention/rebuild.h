@@ -72,8 +72,10 @@ void rebuild_end_step(struct rebuild *rebuild);
 /* Sets the link's rate, measured while nothing else was under way. */
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
 
-/* bus_rebuild's, too: a view of what `others` shows and of chunks of a workspace, which are POOL_OTHER of pools; and
- * rows that were computed again, stored where the item's view shows them. */
+/* bus_rebuild's, too: floats of the partials of query heads, whatever groups they are in; a view of what `others` shows
+ * and of chunks of a workspace, which are POOL_OTHER of pools; and rows that were computed again, stored where the
+ * item's view shows them. */
+size_t rebuild_partial_floats(const struct device *device, size_t head_count, size_t v_dimension);
 struct kv_view rebuild_view_of(struct kv_pools *pools, const struct slab *chunks, const struct page_table *table,
                                const struct kv_view *others);
 void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows, size_t kv_head_count,
