@@ -71,6 +71,8 @@ static struct jinja_value call(const struct jinja_evaluator *e, const struct jin
     evaluate_arguments(e, node, &arguments);
     if (jinja_failed(e->run)) return jinja_undefined(NULL);
     e->run->line = node->line;
+    const char *name = callee.kind == JINJA_METHOD ? jinja_method_filter(callee.method) : NULL;
+    if (name != NULL) return jinja_call_filter(e->run, jinja_find_filter(name), &callee.method->self, &arguments);
     if (callee.kind == JINJA_METHOD) return jinja_call_method(e->run, callee.method, &arguments);
     if (callee.kind == JINJA_FUNCTION)
         return jinja_call_function(e->run, (enum jinja_function)callee.function, &arguments);

@@ -238,6 +238,7 @@ typedef struct jinja_value jinja_call(struct jinja_run *run, const struct jinja_
     static struct jinja_value NAME(struct jinja_run *run, const struct jinja_value *value, \
                                    const struct jinja_arguments *arguments)
 bool jinja_has_method(const struct jinja_value *self, const char *name);
+const char *jinja_method_filter(const struct jinja_method *method); /* that does what it does; NULL: it is called */
 struct jinja_value jinja_call_method(struct jinja_run *run, const struct jinja_method *method,
                                      const struct jinja_arguments *arguments);
 bool jinja_find_function(const char *name, enum jinja_function *function);

@@ -209,12 +209,14 @@ static struct jinja_value call_loop(struct jinja_run *run, const struct jinja_me
     return jinja_bool(changed);
 }
 
+const char *jinja_method_filter(const struct jinja_method *method) {
+    const size_t found = find_method(&method->self, method->name);
+    return found < METHOD_COUNT ? methods[found].filter : NULL;
+}
+
 struct jinja_value jinja_call_method(struct jinja_run *run, const struct jinja_method *method,
                                      const struct jinja_arguments *arguments) {
     if (jinja_failed(run) || !jinja_charge(run, 1)) return jinja_undefined(NULL);
     if (method->self.kind == JINJA_LOOP) return call_loop(run, method, arguments);
-    const size_t found = find_method(&method->self, method->name);
-    jinja_call *call = methods[found].call;
-    return call != NULL ? call(run, &method->self, arguments)
-                        : jinja_call_filter(run, jinja_find_filter(methods[found].filter), &method->self, arguments);
+    return methods[find_method(&method->self, method->name)].call(run, &method->self, arguments);
 }
