@@ -73,7 +73,7 @@ class Clients(Case):
                     done = subprocess.run([*command, "-sS", "--fail-with-body"], capture_output=True, text=True, check=False, cwd=folder)
                     self.assertEqual(done.returncode, 0, (command, done.stdout, done.stderr))
                     if "-OJ" not in command:
-                        self.assertIn(json.loads(done.stdout)["object"], ("loam.document", "loam.text", "chat.completion", "loam.explanation"))
+                        self.assertIn(json.loads(done.stdout)["object"], ("loam.document", "loam.text", "chat.completion", "loam.explanation", "loam.conversation"))
             finally:
                 for server in servers.values():
                     self.assertEqual(server.stop(), 0)
