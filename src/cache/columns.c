@@ -3,21 +3,31 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
+
+static void place(struct columns *columns, struct layout *layout) {
+    columns->free_list = layout_take(layout, (size_t)columns->count, sizeof *columns->free_list);
+    columns->users = layout_take(layout, (size_t)columns->count, sizeof *columns->users);
+}
+
+uint64_t columns_bytes(uint64_t count) {
+    struct columns columns = {.count = count};
+    struct layout layout = {0};
+    place(&columns, &layout);
+    return layout.used;
+}
 
 bool columns_init(struct columns *columns, uint64_t count) {
+    *columns = (struct columns){.count = count};
     /* Touched only where they are used (the heap gives such sizes fresh pages). */
-    *columns = (struct columns){.count = count,
-                                .free_list = calloc(max_size((size_t)count, 1), sizeof *columns->free_list),
-                                .users = calloc(max_size((size_t)count, 1), sizeof *columns->users)};
-    if (columns->free_list != NULL && columns->users != NULL) return true;
-    columns_deinit(columns);
-    return false;
+    struct layout layout = {.memory = calloc(1, max_size((size_t)columns_bytes(count), 1))};
+    if (layout.memory == NULL) return false;
+    place(columns, &layout);
+    return true;
 }
 
 void columns_deinit(struct columns *columns) {
     free(columns->free_list);
-    free(columns->users);
     *columns = (struct columns){.count = 0};
 }
 

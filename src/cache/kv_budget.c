@@ -24,12 +24,12 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
 }
 
 size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
-    const size_t chunks = TIER_RUN_CHUNKS + (config->key_index_on_disk ? 0 : KEY_INDEX_RUN /* of an opening */);
-    return kv_heads_max(config) * chunks * config->key_index_bytes;
+    return kv_heads_max(config) * KEY_INDEX_RUN * config->key_index_bytes;
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
-    return config->quantized_pages ? TIER_STAGING_PAGES : TIER_RING_PAGES;
+    const uint64_t all = kv_lane_count(config) * kv_chunks_of(config->token_capacity);
+    return config->quantized_pages ? TIER_STAGING_PAGES : max_size(min_size(all, TIER_RING_PAGES), TIER_STAGING_PAGES);
 }
 
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
@@ -37,7 +37,7 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
     return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
-           chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
+           columns_bytes(kv_column_count(config)) + chunks * sizeof(uint64_t) +
            sequences *
                (tier_pages_bytes(config, chunks / sequences) + kv_key_index_table_bytes(config, chunks / sequences)) +
            (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) +

@@ -124,8 +124,9 @@ static inline size_t kv_key_index_lane(const struct kv_sequence *sequence, size_
 
 /* A head's blocks of KEY_INDEX_RUN columns are neighbours, because one head after another is scored.  With the blocks
  * of all heads of a column together, 1,152 bytes in every 9,216, each block of a head lies in another page, which
- * misses the TLB where the host of a virtual machine has small pages. */
-enum { KEY_INDEX_RUN = 32 };
+ * misses the TLB where the host of a virtual machine has small pages.  A document has runs of as many chunks, of all
+ * heads: they come by one copy. */
+enum { KEY_INDEX_RUN = 16 };
 
 /* A chunk's block of the key index. */
 static inline struct span kv_key_index_block(const struct kv_sequence *sequence, size_t layer, size_t head,

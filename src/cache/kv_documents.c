@@ -179,25 +179,9 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
         best = s;
     }
     if (most > chunk_count) most = chunk_count;
-    if (most < chunk_count) most -= most % TIER_RUN_CHUNKS; /* the rest is read in runs */
+    if (most < chunk_count) most -= most % KEY_INDEX_RUN; /* the rest is read in runs */
     if (most > 0) kv_sequence_share_columns(sequence, best, most);
     return most;
-}
-
-/* Blocks of [first, first + count) chunks of a layer, KEY_INDEX_RUN at most, as the device has them: [head][count], in
- * key_index_run.  Behind them are those of a part as it is read. */
-static enum status read_run(struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t first,
-                            size_t count, struct error *error) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    const size_t bytes = config->key_index_bytes;
-    uint8_t *run = sequence->cache->tier->key_index_run, *read = run + kv_heads_max(config) * KEY_INDEX_RUN * bytes;
-    for (size_t done = 0, part; done < count; done += part) {
-        part = min_size(count - done, TIER_RUN_CHUNKS);
-        TRY(document_read_key_index_run(document, layer, first + done, part, read, error));
-        for (size_t head = 0; head < kv_heads(config, layer); head++)
-            memcpy(run + (head * count + done) * bytes, read + head * TIER_RUN_CHUNKS * bytes, part * bytes);
-    }
-    return STATUS_OK;
 }
 
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
@@ -218,15 +202,10 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
             const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
             const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
-            status = read_run(sequence, document, layer, first, count, error);
-            if (status == STATUS_OK)
-                tier_move_blocks(sequence,
-                                 &(struct tier_blocks){.layer = layer,
-                                                       .head_count = kv_heads(config, layer),
-                                                       .chunk_first = first,
-                                                       .chunk_count = count,
-                                                       .memory = sequence->cache->tier->key_index_run},
-                                 true);
+            uint8_t *run = sequence->cache->tier->key_index_run;
+            const struct tier_blocks blocks = {layer, 0, kv_heads(config, layer), first, count, run};
+            status = document_read_key_index_run(document, layer, first, count, run, error);
+            if (status == STATUS_OK) tier_move_blocks(sequence, &blocks, true);
             first += count;
         }
     const enum status moved = sequence->cache->device->operations->stream_synchronize(

@@ -42,20 +42,26 @@ static struct span block_of(const struct kv_sequence *sequence, const struct tie
                     blocks->chunk_first + i % blocks->chunk_count);
 }
 
+/* Which one of blocks->memory that is. */
+static size_t run_block_of(const struct tier_blocks *blocks, size_t i) {
+    return i / blocks->chunk_count * KEY_INDEX_RUN + i % blocks->chunk_count;
+}
+
 void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index) {
     const struct kv_cache *cache = sequence->cache;
     const struct device_operations *operations = cache->device->operations;
     const size_t bytes = cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
     for (size_t i = 0, joined; i < count; i += joined) {
         const struct span first = block_of(sequence, blocks, i);
-        for (joined = 1; i + joined < count; joined++) {
+        const size_t run_block = run_block_of(blocks, i);
+        for (joined = 1; i + joined < count && run_block_of(blocks, i + joined) == run_block + joined; joined++) {
             const struct span next = block_of(sequence, blocks, i + joined);
             if (next.buffer != first.buffer || next.offset != first.offset + joined * bytes) break;
         }
         if (to_index)
-            operations->upload(cache->tier->stream, first, blocks->memory + i * bytes, joined * bytes);
+            operations->upload(cache->tier->stream, first, blocks->memory + run_block * bytes, joined * bytes);
         else
-            operations->download(cache->tier->stream, blocks->memory + i * bytes, first, joined * bytes);
+            operations->download(cache->tier->stream, blocks->memory + run_block * bytes, first, joined * bytes);
     }
 }
 
@@ -67,13 +73,13 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
     const size_t bytes = config->key_index_bytes;
     if (!document_key_index_written(document, layer, first, end - first)) TRY(document_flush(document, error));
     for (uint64_t chunk = first; chunk < end;) {
-        const uint64_t segment_end = (chunk / TIER_RUN_CHUNKS + 1) * TIER_RUN_CHUNKS;
+        const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
         TRY(document_read_key_index_run(document, layer, chunk, count, tier->key_index_run, error));
         for (size_t head = 0; head < kv_heads(config, layer); head++)
             for (size_t i = 0; i < count; i++)
                 memcpy(span_host(block_at(sequence, layer, head, chunk + i)),
-                       tier->key_index_run + (head * TIER_RUN_CHUNKS + i) * bytes, bytes);
+                       tier->key_index_run + (head * KEY_INDEX_RUN + i) * bytes, bytes);
         tier->statistics.key_index_read_bytes += kv_heads(config, layer) * count * bytes;
         chunk += count;
     }
@@ -166,8 +172,8 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
     if (!document_key_index_written(document, layer, chunk, 1)) TRY(document_flush(document, error));
     TRY(document_read_key_index_run(document, layer, chunk, 1, tier->key_index_run, error));
     for (size_t head = 0; head < kv_heads(config, layer); head++)
-        memcpy(open_block(sequence, layer, head),
-               tier->key_index_run + head * TIER_RUN_CHUNKS * config->key_index_bytes, config->key_index_bytes);
+        memcpy(open_block(sequence, layer, head), tier->key_index_run + head * KEY_INDEX_RUN * config->key_index_bytes,
+               config->key_index_bytes);
     sequence->open.chunks[layer] = chunk;
     return STATUS_OK;
 }

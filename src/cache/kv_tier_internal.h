@@ -25,8 +25,8 @@
 
 #define TIER_NO_SLOT UINT32_MAX
 enum {
-    TIER_RING_PAGES = 16384, /* pages that are being read at once, at most */
-    TIER_RUN_CHUNKS = 16,    /* chunks that are written together */
+    TIER_RING_PAGES = 16384,         /* pages that are being read at once, at most */
+    TIER_RUN_CHUNKS = KEY_INDEX_RUN, /* that are written together */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
     TIER_SOURCES_MAX = 8,
@@ -288,7 +288,8 @@ void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slo
 
 /* ---- kv_key_index.c ---- */
 
-/* Blocks of some chunks of some heads of a layer, in the host's memory: [head_count][chunk_count][key_index_bytes]. */
+/* Blocks of some chunks of some heads of a layer, in the host's memory as a document has them:
+ * [head_count][KEY_INDEX_RUN][key_index_bytes], of which the first chunk_count of each head are set. */
 struct tier_blocks {
     size_t layer, head_first, head_count;
     uint64_t chunk_first;

@@ -286,6 +286,27 @@ static void a_tier_has_a_min_budget(void **state) {
     plan_deinit(&plan);
 }
 
+/* Of 8,192 tokens, in loam-nano's shape. */
+static void sixteen_mebibytes_hold_eight_sequences(void **state) {
+    (void)state;
+    struct model_config nano = config;
+    struct error error;
+    uint64_t bytes;
+    nano.layer_count = 9;
+    nano.head_count = 4;
+    for (size_t i = 0; i < 5; i++) {
+        static const char *const presets[] = {"full", "meanstd", "hata", "clo", "leoam"};
+        struct plan plan = plan_of(presets[i], NULL, true, KV_F16);
+        plan.context_size = 8192;
+        plan.sequence_capacity = 8;
+        plan.pools_key_index = true;
+        plan.host_bytes = 16 << 20;
+        assert_ok(plan_host_bytes_min(&plan, &nano, &bytes, &error), error);
+        assert_in_range(bytes, 1, plan.host_bytes);
+        plan_deinit(&plan);
+    }
+}
+
 /* Buffers of lists: of single tokens that change from step to step, and fill what a buffer has place for. */
 static void who_has_buffers_of_lists(void **state) {
     (void)state;
@@ -406,6 +427,7 @@ int main(void) {
         cmocka_unit_test(what_a_device_does_not_hold_is_in_ram),
         cmocka_unit_test(kv_types_fit_the_heads),
         cmocka_unit_test(a_tier_has_a_min_budget),
+        cmocka_unit_test(sixteen_mebibytes_hold_eight_sequences),
         cmocka_unit_test(who_has_buffers_of_lists),
         cmocka_unit_test(no_workspace_for_inputs_that_are_more),
     };
