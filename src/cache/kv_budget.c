@@ -5,9 +5,6 @@
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
 
-/* What the tier keeps about a slot. */
-enum { SLOT_TABLE_BYTES = sizeof(struct slot) + 2 * sizeof(uint32_t) };
-
 /* A slot holds a chunk of any group: it is as large as the largest. */
 size_t kv_budget_plain_bytes(const struct kv_cache_config *config) {
     return align_up(kv_cache_chunk_bytes_max(config), IO_ALIGNMENT);
@@ -33,22 +30,20 @@ size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
 }
 
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
-    uint64_t lanes = kv_lane_count(config), chunks = kv_chunks_of(config->token_capacity);
-    uint64_t sequences = max_size(config->sequence_capacity, 1);
-    size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
-    return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
-           columns_bytes(kv_column_count(config)) + chunks * sizeof(uint64_t) +
-           sequences *
-               (tier_pages_bytes(config, chunks / sequences) + kv_key_index_table_bytes(config, chunks / sequences)) +
-           (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) +
-           kv_budget_ring_pages(config) * sizeof(struct tier_place);
+    const uint64_t sequences = max_size(config->sequence_capacity, 1),
+                   chunks = kv_chunks_of(config->token_capacity / sequences);
+    struct kv_tier tier;
+    struct layout layout = {0};
+    tier_place(&tier, &layout, config);
+    return layout.used + columns_bytes(kv_column_count(config)) +
+           sequences * (kv_sequence_table_bytes(config, chunks) + tier_pages_bytes(config, chunks));
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {
-    return kv_budget_plain_bytes(config) + SLOT_TABLE_BYTES;
+    return kv_budget_plain_bytes(config) + TIER_SLOT_TABLE_BYTES;
 }
 static uint64_t quantized_cost(const struct kv_cache_config *config) {
-    return kv_budget_quantized_bytes(config) + SLOT_TABLE_BYTES;
+    return kv_budget_quantized_bytes(config) + TIER_SLOT_TABLE_BYTES;
 }
 
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config) {
@@ -75,7 +70,7 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 }
 
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
-    uint64_t key_index = kv_column_key_index_bytes(config) * kv_column_count(config);
+    const uint64_t key_index = kv_key_index_blocks(config) * config->key_index_bytes;
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
            kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "cache/inputs.h"
 #include "cache/kv_cache_internal.h"
 
@@ -107,9 +107,40 @@ size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config) {
     return bytes;
 }
 
-/* Tables that are touched only where they are used (the heap gives such sizes fresh pages). */
-static void *table_create(uint64_t count, size_t element_bytes) {
-    return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
+/* ---- tables ---- */
+
+/* What a sequence has of columns. */
+static void place_columns(struct kv_sequence *sequence, struct layout *layout, const struct kv_cache_config *config,
+                          uint64_t chunk_count) {
+    sequence->columns = layout_take(layout, (size_t)chunk_count, sizeof *sequence->columns);
+    if (config->windows != NULL)
+        sequence->windows.columns = layout_take(layout, (size_t)chunk_count, sizeof *sequence->windows.columns);
+}
+
+/* Blocks that grow, with key_index_on_disk. */
+static void place_open(struct open_blocks *open, struct layout *layout, const struct kv_cache_config *config) {
+    if (!config->key_index_on_disk) return;
+    open->blocks = layout_take(layout, kv_lane_count(config), config->key_index_bytes);
+    open->chunks = layout_take(layout, config->layer_count, sizeof *open->chunks);
+}
+
+static size_t key_index_table_lanes(const struct kv_cache_config *config) {
+    return config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
+}
+
+uint64_t kv_sequence_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
+    struct kv_sequence sequence;
+    struct layout layout = {0};
+    const uint64_t chunks = page_table_bytes(kv_lane_count(config), chunk_count);
+    place_columns(&sequence, &layout, config, chunk_count);
+    if (config->key_index_bytes > 0) place_open(&sequence.open, &layout, config);
+    return layout.used + (config->quantized_pages ? 2 : 1) * chunks +
+           (config->key_index_bytes > 0 ? page_table_bytes(key_index_table_lanes(config), chunk_count) : 0);
+}
+
+/* Touched only where it is used (the heap gives such sizes fresh pages). */
+static struct layout table_memory(const struct layout *counted) {
+    return (struct layout){.memory = calloc(1, max_size(counted->used, 1))};
 }
 
 /* Checksums are the host's work. */
@@ -143,7 +174,7 @@ static uint64_t window_column_count(const struct kv_cache_config *config) {
 static bool place_layers(struct kv_cache *cache, uint64_t slot_counts[KV_GROUPS_MAX]) {
     const struct kv_cache_config *config = &cache->config;
     const size_t near = config->near_layers;
-    cache->first_slots = table_create(config->layer_count, sizeof *cache->first_slots);
+    cache->first_slots = calloc(config->layer_count, sizeof *cache->first_slots);
     for (size_t layer = 0; layer < config->layer_count && cache->first_slots != NULL; layer++) {
         const size_t group = kv_group_of(config, layer), heads = kv_heads(config, layer);
         const uint64_t slots =
@@ -221,21 +252,14 @@ void kv_cache_destroy(struct kv_cache *cache) {
     free(cache);
 }
 
-uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
-    return lanes_in_memory(config) * config->key_index_bytes;
-}
-
-uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
-    const uint64_t lanes = kv_lane_count(config);
-    if (config->key_index_bytes == 0) return 0;
-    if (!config->key_index_on_disk) return page_table_bytes(lanes, chunk_count);
-    return page_table_bytes(lanes_in_memory(config), chunk_count) + lanes * config->key_index_bytes +
-           config->layer_count * sizeof(uint64_t);
+uint64_t kv_key_index_blocks(const struct kv_cache_config *config) {
+    return lanes_in_memory(config) * kv_column_count(config);
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
-    if (cache->owner != NULL) return kv_column_key_index_bytes(&cache->config); /* chunks have slots */
     uint64_t bytes;
+    if (cache->owner != NULL) /* chunks have slots */
+        return lanes_in_memory(&cache->config) * cache->config.key_index_bytes;
     const bool fits = column_bytes(&cache->config, false, &bytes); /* as when it was made */
     ASSERT(fits);
     return bytes + key_index_lanes(&cache->config) * cache->config.key_index_bytes;
@@ -291,10 +315,6 @@ size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer
 
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
 
-static uint64_t key_index_columns(const struct kv_cache *cache) {
-    return (cache->columns.count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
-}
-
 /* The first lane of such a layer in a sequence's table; with key_index_on_disk of a place, which has lanes for the
  * heads of any layer. */
 static size_t key_index_lane(const struct kv_cache_config *config, size_t layer) {
@@ -306,8 +326,9 @@ static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint
     const struct kv_cache_config *config = &cache->config;
     const size_t lane = key_index_lane(config, layer);
     const uint64_t lanes_before = lane - key_index_lane(config, 0), heads = key_index_lane(config, layer + 1) - lane,
-                   run = column / KEY_INDEX_RUN;
-    return lanes_before * key_index_columns(cache) + (run * heads + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
+                   count = cache->columns.count, run_first = column / KEY_INDEX_RUN * KEY_INDEX_RUN,
+                   run = min_size(KEY_INDEX_RUN, count - run_first); /* the last one is shorter */
+    return lanes_before * count + run_first * heads + head * run + column - run_first;
 }
 
 /* Enters the places of the blocks beside column number `index` of the sequence. */
@@ -329,20 +350,16 @@ static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache_config *config = &cache->config;
     page_table_deinit(&sequence->key_index);
     free(sequence->open.blocks);
-    free(sequence->open.chunks);
-    sequence->open.blocks = NULL;
-    sequence->open.chunks = NULL;
+    sequence->open = (struct open_blocks){0};
     memset(sequence->places, 0, sizeof sequence->places);
     if (!slab_exists(&cache->key_index)) return true;
-    const size_t lanes = config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
-    if (page_table_init(&sequence->key_index, cache->device, lanes, sequence->column_capacity, NULL) != STATUS_OK)
+    if (page_table_init(&sequence->key_index, cache->device, key_index_table_lanes(config), sequence->column_capacity,
+                        NULL) != STATUS_OK)
         return false;
-    if (config->key_index_on_disk) {
-        sequence->open.blocks = table_create(kv_lane_count(config), config->key_index_bytes);
-        sequence->open.chunks = table_create(config->layer_count, sizeof *sequence->open.chunks);
-    }
-    const bool has_open = sequence->open.blocks != NULL && sequence->open.chunks != NULL;
-    if (config->key_index_on_disk && !has_open) return false;
+    struct layout layout = {0};
+    place_open(&sequence->open, &layout, config);
+    if (layout.used > 0 && (layout = table_memory(&layout)).memory == NULL) return false;
+    if (layout.memory != NULL) place_open(&sequence->open, &layout, config);
     for (uint64_t i = 0; i < sequence->column_count; i++) key_index_enter(sequence, i);
     return true;
 }
@@ -372,9 +389,8 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     config.key_index_bytes = key_index_bytes;
     config.key_index_layer_first = key_index_layer_first;
     if (key_index_layers(&config) == 0) return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
-    const uint64_t blocks = lanes_in_memory(&config) * key_index_columns(cache);
-    enum status status =
-        slab_init(&cache->key_index, cache->device, key_index_memory(&config), key_index_bytes, blocks, error);
+    enum status status = slab_init(&cache->key_index, cache->device, key_index_memory(&config), key_index_bytes,
+                                   kv_key_index_blocks(&config), error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
@@ -412,13 +428,16 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->columns.count) sequence->column_capacity = cache->columns.count;
     const size_t lanes = kv_lane_count(&cache->config);
-    sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
+    struct layout layout = {0};
+    place_columns(sequence, &layout, &cache->config, sequence->column_capacity);
+    layout = table_memory(&layout);
+    if (layout.memory != NULL) place_columns(sequence, &layout, &cache->config, sequence->column_capacity);
     bool has_tables =
         sequence->columns != NULL &&
         page_table_init(&sequence->chunks, cache->device, lanes, sequence->column_capacity, NULL) == STATUS_OK &&
         (!cache->config.quantized_pages ||
          page_table_init(&sequence->quantized, cache->device, lanes, sequence->column_capacity, NULL) == STATUS_OK) &&
-        key_index_table(sequence) && kv_windows_init(sequence);
+        key_index_table(sequence);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -459,12 +478,11 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
         sequence->previous->next = sequence->next;
     else
         sequence->cache->sequences = sequence->next;
-    free(sequence->columns);
+    free(sequence->columns); /* the windows' lie behind them */
     page_table_deinit(&sequence->chunks);
     page_table_deinit(&sequence->quantized);
     page_table_deinit(&sequence->key_index);
     free(sequence->open.blocks);
-    free(sequence->open.chunks);
     free(sequence->watch);
     free(sequence);
 }

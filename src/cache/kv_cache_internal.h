@@ -63,13 +63,14 @@ struct key_index_place {
 
 /* Blocks of the key index of the chunk that grows, which are not on disk yet. */
 struct open_blocks {
-    uint8_t *blocks;  /* owned; [layer][kv head][key_index_bytes] */
-    uint64_t *chunks; /* owned; [layer]: which chunk that is */
+    uint8_t *blocks;  /* owned, chunks behind it; [layer][kv head][key_index_bytes] */
+    uint64_t *chunks; /* [layer]: which chunk that is */
 };
 
 /* What a sequence has of layers that slide. */
 struct window_columns {
-    /* Owned; [column_capacity]: a chunk's column and 1, or, with an owner, 1; 0: it has none; NULL: no layer slides */
+    /* Behind columns; [column_capacity]: a chunk's column and 1, or, with an owner, 1; 0: it has none; NULL: no layer
+     * slides */
     uint32_t *columns;
     uint64_t end;                           /* no chunk from here on has one */
     uint64_t kept[KV_WINDOW_SNAPSHOTS + 1]; /* ascending; [kept_count], and room for one more */
@@ -154,18 +155,17 @@ static inline uint64_t kv_column_count(const struct kv_cache_config *config) {
     return kv_chunks_of(tokens) + kv_spare_columns(config);
 }
 
-/* Bytes of key index in memory: beside a column; and of the tables of a sequence of so many chunks, with the blocks
- * that grow. */
-uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
-uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
+/* Blocks of the key index in memory; and bytes of the tables of a sequence of so many chunks, with the blocks that
+ * grow. */
+uint64_t kv_key_index_blocks(const struct kv_cache_config *config);
+uint64_t kv_sequence_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
 
 /* ---- kv_windows.c ---- */
 
 /* The rows of a column, of layers that slide or of the others. */
 void kv_copy_chunks(struct kv_cache *cache, struct stream *stream, bool slides, uint64_t to, uint64_t from);
 
-/* Where layers slide; the first two also where none does: */
-bool kv_windows_init(struct kv_sequence *sequence); /* false: no memory */
+/* Where layers slide; the first one also where none does: */
 void kv_windows_deinit(struct kv_sequence *sequence);
 /* Rows [length, end) are about to be stored.  May be called again for the same ones. */
 void kv_windows_begin(struct kv_sequence *sequence, uint64_t end);

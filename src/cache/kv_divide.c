@@ -43,7 +43,6 @@ void tier_release_slots(struct kv_tier *tier) {
     slab_deinit(&tier->slots.quantized.memory);
     show_pools(tier);
     free(tier->slots.list);
-    free(tier->slots.stacks);
     tier->reads.queue = NULL;
     tier->slots.list = NULL;
     tier->slots.stacks = NULL;
@@ -80,10 +79,10 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     struct device *device = tier->cache->device;
     uint64_t count = counts.plain + counts.quantized;
     if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
-    tier->slots.list = calloc(count, sizeof *tier->slots.list);
-    tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
-    if (tier->slots.list == NULL || tier->slots.stacks == NULL)
+    tier->slots.list = calloc(count, TIER_SLOT_TABLE_BYTES);
+    if (tier->slots.list == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: no memory for the table of %" PRIu64 " slots", count);
+    tier->slots.stacks = (uint32_t *)(void *)(tier->slots.list + count);
     pool_init(&tier->slots.plain, tier, plain_bytes, 0, counts.plain);
     pool_init(&tier->slots.quantized, tier, tier->quantized_bytes, counts.plain, counts.quantized);
     TRY(slab_init(&tier->staging, device, MEMORY_SHARED, max_size(staging, 1), staging > 0 ? 1 : 0, error));

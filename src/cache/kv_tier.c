@@ -18,10 +18,11 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reclaim = tier_reclaim;
     tier->quantized_bytes = kv_budget_quantized_bytes(config);
     tier->reads.page_bytes = align_up(tier->quantized_bytes, IO_ALIGNMENT);
-    tier->reads.ring_pages = kv_budget_ring_pages(config);
-    tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
-    tier->lane_stays = calloc(kv_lane_count(config), sizeof *tier->lane_stays);
-    tier->fetches = calloc(kv_heads_max(config), sizeof *tier->fetches);
+    struct layout layout = {0};
+    tier_place(tier, &layout, config);
+    layout = (struct layout){.memory = calloc(1, layout.used)};
+    if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    tier_place(tier, &layout, config);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
     ASSERT(!config->mixes_pages || (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
     tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
@@ -31,8 +32,6 @@ static enum status create(struct kv_cache *cache, struct error *error) {
         tier->page_parts =
             store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
     tier->gap_bytes = (size_t)(config->read_gap_bytes != 0 ? config->read_gap_bytes : KV_READ_GAP_BYTES);
-    if (tier->reads.ring == NULL || tier->lane_stays == NULL || tier->fetches == NULL)
-        return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);
 }
 
@@ -43,8 +42,6 @@ static void destroy(struct kv_cache *cache) {
     if (tier->stream != NULL) tier->cache->device->operations->stream_destroy(tier->stream);
     free(tier->reads.ring);
     free(tier->wanted_lanes);
-    free(tier->lane_stays);
-    free(tier->fetches);
     free(tier->key_index_run);
     free(tier->reads.began_ns);
     free(tier);

@@ -56,6 +56,7 @@ struct slot {
     uint32_t next_held;       /* and this the next slot of its head; TIER_NO_SLOT: none */
     uint64_t reader;          /* of struct tier_readers: the last work of the device that reads it */
 };
+enum { TIER_SLOT_TABLE_BYTES = sizeof(struct slot) + 2 * sizeof(uint32_t) }; /* of a slot, in tier_slots */
 
 /* Work on a stream of the device that reads slots which nobody pins any more, in the order in which it was put there.
  * Each has a number, from 1 on.  Without a queue there is none. */
@@ -88,8 +89,8 @@ struct tier_pool {
 };
 
 struct tier_slots {
-    struct slot *list; /* owned; of both pools; NULL: memory is not divided yet */
-    uint32_t *stacks;  /* owned; of both pools */
+    struct slot *list; /* owned, stacks behind it; of both pools; NULL: memory is not divided yet */
+    uint32_t *stacks;  /* [2] for each slot; of both pools */
     struct tier_pool plain;
     struct tier_pool quantized; /* with quantized_pages; else it has no slots */
     /* Plain slots taken for a scan, in the order of memory; the next one last. */
@@ -101,7 +102,7 @@ struct tier_slots {
 struct tier_reads {
     struct io_queue *queue;  /* owned */
     bool is_registered;      /* the memory that reads go to, with the queue */
-    struct tier_place *ring; /* owned; [ring_pages]: by tag */
+    struct tier_place *ring; /* owned, fetches and lane_stays behind it; [ring_pages]: by tag */
     uint64_t ring_pages;
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
     uint8_t *pages;                /* [ring_pages][page_bytes], staging: where a tag's 4-bit page is read */
@@ -125,11 +126,11 @@ struct kv_tier {
     struct kv_residents residents; /* whose chunks never go; its lanes are the first of: */
     uint32_t *wanted_lanes;        /* owned; [wanted_lane_count] (kv_tier_set_resident_heads) */
     size_t wanted_lane_count;
-    bool *lane_stays;                /* owned; [layer][kv head]: one of the residents */
+    bool *lane_stays;                /* [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
     uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
-    struct kv_fetch *fetches;        /* owned; [kv_heads_max]: of one layer of a document that is opened or copied */
+    struct kv_fetch *fetches;        /* [kv_heads_max]: of one layer of a document that is opened or copied */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -138,6 +139,13 @@ struct kv_tier {
     struct error failure;
     uint64_t failed_document; /* whose page it was; 0: nobody's */
 };
+
+static inline void tier_place(struct kv_tier *tier, struct layout *layout, const struct kv_cache_config *config) {
+    tier->reads.ring_pages = kv_budget_ring_pages(config);
+    tier->reads.ring = layout_take(layout, (size_t)tier->reads.ring_pages, sizeof *tier->reads.ring);
+    tier->fetches = layout_take(layout, kv_heads_max(config), sizeof *tier->fetches);
+    tier->lane_stays = layout_take(layout, kv_lane_count(config), sizeof *tier->lane_stays);
+}
 
 /* Chunks [chunk_first, chunk_end) of a sequence are pages of a document. */
 struct page_source {

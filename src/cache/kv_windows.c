@@ -36,13 +36,6 @@ void kv_copy_chunks(struct kv_cache *cache, struct stream *stream, bool slides, 
     }
 }
 
-bool kv_windows_init(struct kv_sequence *sequence) {
-    if (sequence->cache->config.windows == NULL) return true;
-    sequence->windows.columns =
-        calloc(max_size((size_t)sequence->column_capacity, 1), sizeof *sequence->windows.columns);
-    return sequence->windows.columns != NULL;
-}
-
 bool kv_windows_has(const struct kv_sequence *sequence, uint64_t chunk) {
     return chunk < sequence->windows.end && sequence->windows.columns[chunk] != 0;
 }
@@ -81,7 +74,6 @@ void kv_windows_deinit(struct kv_sequence *sequence) {
     for (uint64_t chunk = 0; chunk < windows->end && sequence->cache->owner == NULL; chunk++)
         if (kv_windows_has(sequence, chunk))
             columns_give_back(&sequence->cache->window_columns, windows->columns[chunk] - 1);
-    free(windows->columns);
     *windows = (struct window_columns){.columns = NULL};
 }
 
