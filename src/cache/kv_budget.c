@@ -50,20 +50,44 @@ size_t kv_budget_staging_bytes(const struct kv_cache_config *config) {
     return align_up(kv_budget_quantized_bytes(config), IO_ALIGNMENT) * TIER_STAGING_PAGES;
 }
 
+struct store_layout kv_tier_store_layout(const struct kv_cache_config *config) {
+    const uint64_t state_bytes = config->state_floats * (uint64_t)sizeof(float);
+    struct store_layout store = {.layer_count = (uint32_t)config->layer_count,
+                                 .key_index_bytes = (uint32_t)config->key_index_bytes};
+    size_t numbers[KV_GROUPS_MAX], count = 0;
+    store.state_bytes = state_bytes <= STORE_STATE_BYTES_MAX ? (uint32_t)state_bytes : UINT32_MAX; /* is refused */
+    if (config->mixes_pages) store.fractions.layer_count = (uint16_t)config->layer_count;
+    for (size_t i = 0; i < kv_group_count(config); i++) {
+        const size_t heads = kv_group_at(config, i).geometry.kv_head_count;
+        numbers[i] = heads > 0 ? count++ : STORE_GROUP_NONE;
+        if (heads == 0) continue;
+        struct kv_layout layout;
+        kv_group_layout(config, i, &layout);
+        const uint32_t rows = (uint32_t)layout.chunk_bytes;
+        const struct store_group group = {.kv_head_count = (uint32_t)heads,
+                                          .chunk_bytes =
+                                              config->quantized_pages ? (uint32_t)kv_q4_chunk_bytes(&layout) : rows,
+                                          .tail_bytes = config->quantized_pages ? rows : 0};
+        if (numbers[i] > 0) {
+            store.groups.later[store.groups.later_count++] = group;
+            continue;
+        }
+        store.kv_head_count = group.kv_head_count;
+        store.chunk_bytes = group.chunk_bytes;
+        store.tail_bytes = group.tail_bytes;
+    }
+    if (config->windows != NULL) store.windows.tokens = (uint32_t)config->windows->tokens;
+    for (size_t layer = 0; layer < config->layer_count && layer < STORE_GROUP_LAYERS_MAX; layer++) {
+        store.windows.slides[layer] = kv_slides(config, layer);
+        if (config->groups != NULL) store.groups.of_layer[layer] = (uint8_t)numbers[kv_group_of(config, layer)];
+    }
+    return store;
+}
+
 /* Of the document that each sequence has open. */
 static uint64_t documents_bytes(const struct kv_cache_config *config) {
-    struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
-                                  .kv_head_count = (uint32_t)kv_group_at(config, 0).geometry.kv_head_count,
-                                  .chunk_bytes = (uint32_t)kv_budget_plain_bytes(config),
-                                  .key_index_bytes = (uint32_t)config->key_index_bytes};
-    for (size_t i = 0; config->groups != NULL && i < config->layer_count; i++)
-        layout.groups.of_layer[i] = config->groups->of_layer[i];
-    for (size_t i = 1; i < kv_group_count(config); i++)
-        layout.groups.later[layout.groups.later_count++] =
-            (struct store_group){.kv_head_count = (uint32_t)kv_group_at(config, i).geometry.kv_head_count};
-    if (config->quantized_pages) layout.tail_bytes = layout.chunk_bytes;
-    if (config->mixes_pages) layout.fractions.layer_count = (uint16_t)config->layer_count;
-    uint64_t sequences = max_size(config->sequence_capacity, 1);
+    const struct store_layout layout = kv_tier_store_layout(config);
+    const uint64_t sequences = max_size(config->sequence_capacity, 1);
     return config->buffer_bytes == 0 /* no disk */
                ? 0
                : sequences * document_memory_bytes(&layout, config->token_capacity / sequences);

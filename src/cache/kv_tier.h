@@ -155,6 +155,9 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) STATUS_CHECKED;
 
+/* How documents have the chunks of such a cache, but for the names of codecs and of the key index. */
+struct store_layout kv_tier_store_layout(const struct kv_cache_config *config);
+
 /* Where the KV of a sequence comes from and goes to. */
 struct kv_backing {
     struct store *store; /* borrowed; NULL: no disk, everything must fit */

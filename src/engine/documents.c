@@ -49,48 +49,17 @@ static void set_q4_codec(char codec[STORE_WORD_MAX], const struct kv_layout *lay
              Q4_V_GROUP, layout->v_dimension);
 }
 
-/* How the pages of a group of layers are stored; of those in 4 bits the tail is rows. */
-static struct store_group group_of(const struct plan *plan, const struct kv_layout *layout, size_t kv_head_count) {
-    struct store_group group = {.kv_head_count = (uint32_t)kv_head_count, .chunk_bytes = (uint32_t)layout->chunk_bytes};
-    set_rows_codec(group.codec, layout);
-    if (!plan->quantized_pages) return group;
-    set_q4_codec(group.codec, layout, plan->mixes_pages);
-    group.tail_bytes = group.chunk_bytes;
-    group.chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
-    return group;
-}
-
-/* Of all layers, as the cache has them in groups; that of layers which keep a state has no pages, and no number. */
-static void set_groups(struct documents *documents, const struct plan *plan, const struct kv_cache *cache) {
-    const struct kv_cache_config *config = kv_cache_get_config(cache);
-    const uint64_t state_bytes = config->state_floats * (uint64_t)sizeof(float);
+/* Of the pages of each group; that of layers which keep a state has none. */
+static void set_codecs(struct documents *documents, const struct plan *plan, const struct kv_cache *cache) {
     struct store_layout *store = &documents->backing.layout;
-    size_t numbers[KV_GROUPS_MAX] = {0}, count = 0;
-    for (size_t i = 0; i < kv_group_count(config); i++)
-        numbers[i] = kv_group_at(config, i).geometry.kv_head_count > 0 ? count++ : STORE_GROUP_NONE;
-    store->layer_count = (uint32_t)config->layer_count;
-    store->groups.later_count = (uint8_t)(count - 1);
-    store->state_bytes = state_bytes <= STORE_STATE_BYTES_MAX ? (uint32_t)state_bytes : UINT32_MAX; /* is refused */
-    if (config->windows != NULL) store->windows.tokens = (uint32_t)config->windows->tokens;
-    for (size_t layer = 0; layer < config->layer_count; layer++) {
-        if (layer < STORE_WINDOW_LAYERS_MAX) store->windows.slides[layer] = kv_slides(config, layer);
+    for (size_t layer = 0; layer < store->layer_count; layer++) {
         const struct kv_layout *layout = kv_cache_layer_layout(cache, layer);
-        const size_t number = numbers[kv_group_of(config, layer)];
-        if (number == STORE_GROUP_NONE) {
-            store->groups.of_layer[layer] = STORE_GROUP_NONE;
-            continue;
-        }
-        const struct store_group group = group_of(plan, layout, kv_heads(config, layer));
+        const size_t number = layer < STORE_GROUP_LAYERS_MAX ? store->groups.of_layer[layer] : 0;
+        if (number == STORE_GROUP_NONE) continue;
+        char *codec = number > 0 ? store->groups.later[number - 1].codec : store->codec;
         set_rows_codec(documents->rows_codecs[number], layout);
-        if (number > 0) {
-            store->groups.of_layer[layer] = (uint8_t)number;
-            store->groups.later[number - 1] = group;
-            continue;
-        }
-        store->kv_head_count = group.kv_head_count;
-        store->chunk_bytes = group.chunk_bytes;
-        store->tail_bytes = group.tail_bytes;
-        memcpy(store->codec, group.codec, sizeof store->codec);
+        memcpy(codec, documents->rows_codecs[number], STORE_WORD_MAX);
+        if (plan->quantized_pages) set_q4_codec(codec, layout, plan->mixes_pages);
     }
 }
 
@@ -190,7 +159,9 @@ enum status documents_open(struct documents **result, const struct documents_opt
                               sizeof model->config.context_length);
     TRY(gguf_check(&model->gguf, error)); /* the fingerprint is of what was loaded */
     set_kind(documents, plan, select != NULL);
-    set_groups(documents, plan, options->cache);
+    backing->layout = kv_tier_store_layout(kv_cache_get_config(options->cache));
+    backing->layout.key_index_bytes = 0; /* as the selection says */
+    set_codecs(documents, plan, options->cache);
     documents->takes_rows = takes_rows(plan);
     documents->takes_key_index = options->key_index_on_disk;
     if (plan->mixes_pages) { /* zero until they are chosen */
