@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""plant.py SOURCE OUT: bugs in the text of kernels, by wgmma and of decode attention, for test_executor.c and
-test_races.c.
+"""plant.py SOURCE OUT: bugs in the text of kernels, for test_executor.c, test_planted.c and test_races.c.
 
-OUT/device/cuda/ gets copies of the kernels' headers, in which `planted(NAME)` asks for each bug whether it is the one
-that a test wants, and planted_wgmma.h, which numbers the bugs, those of a kernel one after the other.  A text that is
+OUT/device/cuda/ gets copies of the kernels' files, in which `planted(NAME)` asks for each bug whether it is the one
+that a test wants, and planted_text.h, which numbers the bugs, those of a test one after the other.  A text that is
 not there once, since the kernel has changed, ends the build with the bug's name."""
 import pathlib
 import sys
 
-MATMUL, WGMMA, PREFILL, DECODE = FILES = (
-    "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h", "attention_decode.h")
+MATMUL, WGMMA, PREFILL, DECODE, MATVEC, ROWS, NORM, CHOOSE, FETCH, STATE = FILES = (
+    "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h", "attention_decode.h", "matvec.h", "rows.h",
+    "kernels/norm.cu", "kernels/choose.cu", "kernels/fetch.cu", "kernels/recurrence.cu")
 BUGS = [  # file, name, text, what it becomes; without that its first statement is left out
     (MATMUL, "EXPERTS_EXPERT", "tile.expert * args.expert_rows",
      "(tile.expert - planted(EXPERTS_EXPERT)) * args.expert_rows"),
@@ -64,10 +64,89 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (DECODE, "DECODE_PARTS", "block_barrier();\n    const uint32_t head_count"),
     (DECODE, "DECODE_LAST_ROW", "r < tile_end;", "r < tile_end - planted(DECODE_LAST_ROW);"),
     (DECODE, "DECODE_RANGE", "range < item->range_end;", "range - planted(DECODE_RANGE) < item->range_end;"),
+    (MATVEC, "MATVEC_WAIT", "dependency_wait();\n    matvec_loop<T, N,"),
+    (MATVEC, "MATVEC_LAST_PIECE", "if (b < blocks)\n                    raw[r][u].load(place",
+     "if (b + planted(MATVEC_LAST_PIECE) < blocks)\n                    raw[r][u].load(place"),
+    (MATVEC, "MATVEC_LAST_ROW", "|| row >= place.rows ||", "|| row + planted(MATVEC_LAST_ROW) >= place.rows ||"),
+    (MATVEC, "MATVEC_PART", "row -= groups;", "row -= groups - planted(MATVEC_PART);"),
+    (MATVEC, "MATVEC_INPUT", "smaller(c, input_count - 1)", "smaller(c + planted(MATVEC_INPUT), input_count - 1)"),
+    (MATVEC, "MATVEC_LANE", "lane == r * N + c ?", "lane == r * N + (c + planted(MATVEC_LANE)) % N ?"),
+    (MATVEC, "MATVEC_SUMS", "sums[r][c] = 0;\n    }\n    const"),
+    (MATVEC, "MATVEC_STALE", "if (group < groups) w.load("),
+    (MATVEC, "MATVEC_PLACE", "place = row_place_of<R>(args, group);\n        }"),
+    (MATVEC, "MATVEC_PICKED_EARLY", "dependency_wait(); /* what was picked */"),
+    (MATVEC, "MATVEC_EXPERT", "((uint64_t)of.expert * of.expert_rows +",
+     "((uint64_t)(of.expert - planted(MATVEC_EXPERT)) * of.expert_rows +"),
+    (MATVEC, "MATVEC_EXPERT_INPUT", "block_y() / args.used)",
+     "(planted(MATVEC_EXPERT_INPUT) ? block_y() : block_y() / args.used))"),
+    (MATVEC, "MATVEC_EXPERT_BIAS", "of.expert_rows + row]", "of.expert_rows * !planted(MATVEC_EXPERT_BIAS) + row]"),
+    (MATVEC, "MATVEC_PICK", "(of.pick + c)", "(of.pick * !planted(MATVEC_PICK) + c)"),
+    (MATVEC, "MATVEC_NORM_WAIT", "dependency_wait();\n    decode_input(args, base);\n    matvec_loop"),
+    (MATVEC, "MATVEC_GATE_WAIT", "dependency_wait();\n    decode_input(args, base);\n    float"),
+    (MATVEC, "MATVEC_NORM_UNMET", "block_barrier();\n}\n\ntemplate"),
+    (MATVEC, "MATVEC_GATE_UNMET", "block_barrier();\n        if (warp == 0)"),
+    (MATVEC, "MATVEC_GATE_OVERWRITE", "block_barrier();\n    }\n}"),
+    (MATVEC, "MATVEC_GATE_PASS", "now - 2 + grid_x()", "now - 2 * !planted(MATVEC_GATE_PASS) + grid_x()"),
+    (MATVEC, "MATVEC_GATE_PAIR", "(row + r % 2)", "(row + r % 2 * !planted(MATVEC_GATE_PAIR))"),
+    (ROWS, "MATVEC_GATE_LANE", "lane_xor((uint32_t)sum, 16)", "lane_xor((uint32_t)sum, 16 >> planted(MATVEC_GATE_LANE))"),
+    (ROWS, "NORM_UNMET", "block_barrier();\n    float sum = 0;"),
+    (ROWS, "NORM_OVERWRITE", "shared->sums[1]", "shared->sums[!planted(NORM_OVERWRITE)]"),
+    (ROWS, "NORM_LANE", "lane_xor(largest, 1)", "lane_xor(largest, 1 + planted(NORM_LANE))"),
+    (ROWS, "NORM_SUM_LANE", "lane_xor((uint32_t)sum, 1)", "lane_xor((uint32_t)sum, 1 + planted(NORM_SUM_LANE))"),
+    (ROWS, "NORM_LAST_HALF", "if (h < halves) {", "if (h + planted(NORM_LAST_HALF) < halves) {"),
+    (ROWS, "NORM_STEP", "->row_count, capacity)", "->row_count + planted(NORM_STEP), capacity)"),
+    (NORM, "NORM_ROWS_WAIT",
+     "dependency_wait();\n    if (block_x() >= step_rows(args.step, args.row_count)) return;\n    const uint32_t first"),
+    (NORM, "NORM_HEADS_WAIT", "dependency_wait();\n    const uint32_t segment"),
+    (NORM, "NORM_HEADS_LAST", "if (lane + i * 32 < count)", "if (lane + i * 32 + planted(NORM_HEADS_LAST) < count)"),
+    (NORM, "NORM_QUANTIZE_WAIT",
+     "dependency_wait();\n    if (block_x() >= step_rows(args.step, args.row_count)) return;\n    char"),
+    (CHOOSE, "CHOOSE_WAIT", "dependency_wait();"),
+    (CHOOSE, "CHOOSE_OVERWRITE", "block_barrier(); /* the last head's are read */"),
+    (CHOOSE, "CHOOSE_TOTAL", "block_barrier();\n    float total"),
+    (CHOOSE, "CHOOSE_COUNTS", "block_barrier();\n        for"),
+    (CHOOSE, "CHOOSE_DIGIT", "block_barrier();\n        if (t == 0) {"),
+    (CHOOSE, "CHOOSE_PREFIX", "block_barrier();\n        prefix"),
+    (CHOOSE, "CHOOSE_BEFORE", "block_barrier();\n    a -="),
+    (CHOOSE, "CHOOSE_LANE", "if (lane >= by)", "if (lane + planted(CHOOSE_LANE) >= by)"),
+    (CHOOSE, "CHOOSE_WARP", "i < warp;", "i < warp + planted(CHOOSE_WARP);"),
+    (CHOOSE, "CHOOSE_EQUALS", "same < left)", "same < left + planted(CHOOSE_EQUALS))"),
+    (CHOOSE, "CHOOSE_LIST", "block_barrier();\n    const uint32_t middle"),
+    (CHOOSE, "CHOOSE_KEPT", "i < list.kept_count ?", "i < list.kept_count + planted(CHOOSE_KEPT) ?"),
+    (FETCH, "FETCH_WAIT", "dependency_wait();"),
+    (FETCH, "FETCH_OVERWRITE", "block_barrier();\n    if (lane_index() == 0)"),
+    (FETCH, "FETCH_COUNTS", "block_barrier();\n    uint32_t before"),
+    (FETCH, "FETCH_LANE", "(1u << lane_index())", "(1u << lane_index() << planted(FETCH_LANE))"),
+    (FETCH, "FETCH_HIT_EVICTED", "cache.stamp[slot] = cache.step;\n            cache.used"),
+    (FETCH, "FETCH_VICTIM_TWICE", "cache.stamp[slot] = cache.step; /* so"),
+    (FETCH, "FETCH_IN_USE", "cache.stamp[slot] != cache.step;",
+     "(planted(FETCH_IN_USE) || cache.stamp[slot] != cache.step);"),
+    (FETCH, "FETCH_CLOCK", "(round == 1 ||", "(planted(FETCH_CLOCK) || round == 1 ||"),
+    (FETCH, "FETCH_PASSED", "!takes && number < need", "!takes && number < need + planted(FETCH_PASSED)"),
+    (FETCH, "FETCH_HAND", "block_barrier();\n        }\n    *hand"),
+    (FETCH, "FETCH_INCOMPLETE", "chunk >= complete_chunks", "chunk >= complete_chunks + planted(FETCH_INCOMPLETE)"),
+    (FETCH, "FETCH_OWNER", "if (before != SLOT_EMPTY)"),
+    (FETCH, "FETCH_LAST", "< sixteens) to[", "< sixteens - planted(FETCH_LAST)) to["),
+    (FETCH, "FETCH_UNIT", "unit % KV_CHUNK_BLOCKS", "(unit + planted(FETCH_UNIT)) % KV_CHUNK_BLOCKS"),
+    (FETCH, "FETCH_NO_SLOT", "n = found + t;", "n = found + t + planted(FETCH_NO_SLOT);"),
+    (STATE, "STATE_CONVOLVE_WAIT", "dependency_wait();\n    const uint32_t channel"),
+    (STATE, "STATE_ROW", "v[j] = v[j + 1];"),
+    (STATE, "STATE_TAP", "j >= first ?", "j >= first + planted(STATE_TAP) ?"),
+    (STATE, "STATE_LAST", "if (j > first) at", "if (j > first + planted(STATE_LAST)) at"),
+    (STATE, "STATE_DELTA_WAIT", "dependency_wait();\n    const uint32_t width"),
+    (STATE, "STATE_FACTORS", "block_barrier();\n    if (t <"),
+    (STATE, "STATE_KEYS", "block_barrier();\n    float sum"),
+    (STATE, "STATE_PARTS", "block_barrier();\n    if (has_column)"),
+    (STATE, "STATE_VALUES", "block_barrier();\n    sum = 0"),
+    (STATE, "STATE_OUTPUTS", "block_barrier();\n    const float o"),
+    (STATE, "STATE_SQUARES", "block_barrier();\n    if (!has_column)"),
+    (STATE, "STATE_LAST_PART", "i < parts;", "i + planted(STATE_LAST_PART) < parts;"),
+    (STATE, "STATE_STORE", "state[i * width + column] = s;"),
+    (STATE, "STATE_GATE_WAIT", "dependency_wait();\n    const float *gates"),
 ]
 
 source, out = pathlib.Path(sys.argv[1]) / "device/cuda", pathlib.Path(sys.argv[2]) / "device/cuda"
-out.mkdir(parents=True, exist_ok=True)
+(out / "kernels").mkdir(parents=True, exist_ok=True)
 for file in FILES:
     text = (source / file).read_text()
     for _, name, there, *becomes in (bug for bug in BUGS if bug[0] == file):
@@ -75,9 +154,9 @@ for file in FILES:
             sys.exit(f"plant.py: {name}: {source / file}: found {text.count(there)} times, expected once: {there}")
         text = text.replace(there, becomes[0] if becomes else f"if (!planted({name})) {there}")
     (out / file).write_text(text)
-names = "    WGMMA_RIGHT,\n"
-for kernel in "EXPERTS", "DENSE", "PREFILL", "DECODE":
-    own = [name for _, name, *_ in BUGS if name.startswith(kernel)]
+names = "    TEXT_RIGHT,\n"
+for kernel in dict.fromkeys(name.split("_")[0] for _, name, *_ in BUGS):
+    own = [name for _, name, *_ in BUGS if name.startswith(kernel + "_")]
     names += f"    {kernel}_BEGIN,\n    {own[0]} = {kernel}_BEGIN,\n" + "".join(f"    {name},\n" for name in own[1:])
     names += f"    {kernel}_END,\n"
-(out / "planted_wgmma.h").write_text(f"enum planted_wgmma_bug {{\n{names}}};\n")
+(out / "planted_text.h").write_text(f"enum planted_text_bug {{\n{names}}};\n")

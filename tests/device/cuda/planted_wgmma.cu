@@ -2,9 +2,9 @@
  * from (plant.py). */
 #include <stdint.h>
 
-#include "device/cuda/planted_wgmma.h"
+#include "device/cuda/planted_text.h"
 
-extern "C" uint32_t planted_bug; /* enum planted_wgmma_bug */
+extern "C" uint32_t planted_bug; /* enum planted_text_bug */
 uint32_t planted_bug;
 #define planted(name) (planted_bug == name)
 

@@ -1,22 +1,13 @@
 /* The executor: a right kernel is right for every seed, and every planted bug shows for every seed. */
-#include "seed.h"
+#include "planted_runs.h"
 
 #include <math.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/random.h"
-#include "device/cuda/executor.h"
 #include "device/cuda/kernels_sm90a.h"
 #include "device/cuda/planted.h"
-#include "device/cuda/planted_wgmma.h"
 #include "kernels/attention/kv_layout.h"
 #include "tensor/half.h"
-
-enum { SEEDS = 20 };
 
 struct product {
     _Alignas(16) uint16_t a[16 * PLANTED_K], b[16 * PLANTED_K];
@@ -89,28 +80,6 @@ static void bugs_give_wrong_values(void **state) {
             if (product_is_right(&p))
                 fail_msg("bug %d is not seen with seed %llu", bug, (unsigned long long)(seed + i));
         }
-}
-
-/* What it returns, and what it says, of a child of this process. */
-static int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64_t seed, char *text,
-                     size_t text_bytes) {
-    int ends[2], result;
-    size_t length = 0;
-    assert_int_equal(pipe(ends), 0);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(ends[1], 2);
-        (void)signal(SIGSEGV, SIG_DFL); /* cmocka would go on with the next test */
-        _exit(work(bug, seed));
-    }
-    close(ends[1]);
-    for (ssize_t got; (got = read(ends[0], text + length, text_bytes - 1 - length)) > 0;)
-        length += (size_t)got;
-    text[length] = 0;
-    close(ends[0]);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    return WIFEXITED(result) ? WEXITSTATUS(result) : -1;
 }
 
 static struct product ending;
@@ -226,9 +195,6 @@ enum {
     EXPERTS_USED = 2,
     EXPERTS_PICKS = 84
 };
-/* Of a seed: a bug that one order in five shows is missed by none of 20 seeds, but for one time in 10,000. */
-enum { ORDERS = 64 };
-extern uint32_t planted_bug;
 
 static struct {
     _Alignas(16) uint16_t x[EXPERTS_PICKS * EXPERTS_COLUMNS], w[2 * EXPERTS_OUTPUTS * EXPERTS_COLUMNS];
@@ -277,7 +243,7 @@ static int experts_are_wrong(int bug, uint64_t seed) {
                                                   .used = EXPERTS_USED,
                                                   .expert_rows = EXPERTS_OUTPUTS};
     planted_bug = (uint32_t)bug;
-    for (uint64_t order = 0; order < (bug == WGMMA_RIGHT ? 1 : ORDERS); order++) {
+    for (uint64_t order = 0; order < (bug == TEXT_RIGHT ? 1 : ORDERS); order++) {
         for (size_t i = 0; i < EXPERTS_PICKS * EXPERTS_OUTPUTS; i++) experts.y[i] = NAN;
         executor_launch(executor_find("planted_experts"), grid, block, matmul_wgmma_experts_shared(), &args,
                         seed + order * SEEDS);
@@ -286,17 +252,6 @@ static int experts_are_wrong(int bug, uint64_t seed) {
                 return 1;
     }
     return 0;
-}
-
-/* No bug, and each of [begin, end), with all seeds. */
-static void bugs_of_text_are_seen(int (*work)(int bug, uint64_t seed), int begin, int end, uint64_t seed) {
-    char text[4096];
-    for (int bug = begin - 1; bug < end; bug++)
-        for (uint64_t i = 0; i < SEEDS; i++) {
-            const int now = bug < begin ? WGMMA_RIGHT : bug, result = run_apart(work, now, seed + i, text, sizeof text);
-            if ((result == 0) != (now == WGMMA_RIGHT))
-                fail_msg("bug %d with seed %llu: %d, %s", now, (unsigned long long)(seed + i), result, text);
-        }
 }
 
 static void bugs_of_experts_are_seen(void **state) {
@@ -321,7 +276,7 @@ static int dense_is_wrong(int bug, uint64_t seed) {
     executor_tensor_map(&args.x, tiles_x, TILES_K, TILES_ROWS, TILES_ROWS);
     planted_bug = (uint32_t)bug;
     for (size_t i = 0; i < TILES_ROWS; i++) scales[i] = 1;
-    for (uint64_t order = 0; order < (bug == WGMMA_RIGHT ? 1 : ORDERS); order++) {
+    for (uint64_t order = 0; order < (bug == TEXT_RIGHT ? 1 : ORDERS); order++) {
         for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) tiles_d[i] = NAN;
         executor_launch(executor_find("planted_dense"), grid, block, matmul_wgmma_shared(MATMUL_ROWS), &args,
                         seed + order * SEEDS);
@@ -413,14 +368,14 @@ static void prompt_init(void (*run)(uint64_t seed), uint64_t seed) {
     prompt.pools.pool[0] = (struct cuda_pool){
         .base = {(uintptr_t)prompt.kv}, .slots_per_buffer = 8, .slot_bytes = sizeof prompt.kv / PROMPT_CHUNKS};
     for (uint32_t i = 0; i < PROMPT_CHUNKS; i++) prompt.pages[i] = UINT32_C(1) << 30 | i;
-    planted_bug = WGMMA_RIGHT;
+    planted_bug = TEXT_RIGHT;
     run(seed);
     memcpy(prompt.want, prompt.y, sizeof prompt.y);
 }
 
 static int run_is_wrong(void (*run)(uint64_t seed), int bug, uint64_t seed) {
     planted_bug = (uint32_t)bug;
-    for (uint64_t order = 0; order < (bug == WGMMA_RIGHT ? 1 : ORDERS); order++) {
+    for (uint64_t order = 0; order < (bug == TEXT_RIGHT ? 1 : ORDERS); order++) {
         run(seed + order * SEEDS);
         if (memcmp(prompt.want, prompt.y, sizeof prompt.y) != 0) return 1;
     }

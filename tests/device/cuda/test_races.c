@@ -10,7 +10,7 @@
 #include "device/cuda/executor.h"
 #include "device/cuda/kernels_sm90a.h"
 #include "device/cuda/planted.h"
-#include "device/cuda/planted_wgmma.h"
+#include "device/cuda/planted_text.h"
 
 /* A child of this test has no threads to wait for at its end. */
 const char *__tsan_default_options(void);
@@ -40,7 +40,7 @@ static struct {
     uint32_t places[EXPERTS_ROWS];
 } experts;
 
-static void experts_run(enum planted_wgmma_bug bug, uint64_t seed) {
+static void experts_run(enum planted_text_bug bug, uint64_t seed) {
     const struct expert_tile tile = {.end = EXPERTS_ROWS};
     const struct cuda_matmul_experts_args args = {.matmul = {.part = {{.weight = {.codes = (uintptr_t)experts.w},
                                                                        .y = (uintptr_t)experts.y,
@@ -67,7 +67,7 @@ static void product_run(enum planted_bug bug, uint64_t seed) {
 }
 
 /* Of one kernel with a bug, or of all as they are: how the program ends, and, in `text`, what the sanitizer says. */
-static int run_apart(enum planted_bug bug, enum planted_wgmma_bug experts_bug, uint64_t seed) {
+static int run_apart(enum planted_bug bug, enum planted_text_bug experts_bug, uint64_t seed) {
     int ends[2], result;
     size_t length = 0;
     assert_int_equal(pipe(ends), 0);
@@ -75,9 +75,9 @@ static int run_apart(enum planted_bug bug, enum planted_wgmma_bug experts_bug, u
     assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 2);
-        if (experts_bug == WGMMA_RIGHT) product_run(bug, seed);
+        if (experts_bug == TEXT_RIGHT) product_run(bug, seed);
         if (bug == PLANTED_NONE) experts_run(experts_bug, seed);
-        if (bug == PLANTED_NONE && experts_bug == WGMMA_RIGHT) tiles_run();
+        if (bug == PLANTED_NONE && experts_bug == TEXT_RIGHT) tiles_run();
         exit(0);
     }
     close(ends[1]);
@@ -93,10 +93,10 @@ static void races_are_named(void **state) {
     (void)state;
     static const struct {
         enum planted_bug bug;
-        enum planted_wgmma_bug experts_bug; /* two warpgroups store the same outputs */
+        enum planted_text_bug experts_bug; /* two warpgroups store the same outputs */
         const char *file;
-    } cases[] = {{PLANTED_BARRIER, WGMMA_RIGHT, "planted.cu:"},
-                 {PLANTED_REUSE, WGMMA_RIGHT, "planted.cu:"},
+    } cases[] = {{PLANTED_BARRIER, TEXT_RIGHT, "planted.cu:"},
+                 {PLANTED_REUSE, TEXT_RIGHT, "planted.cu:"},
                  {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 0; seed < 3; seed++) {
@@ -109,7 +109,7 @@ static void races_are_named(void **state) {
 static void right_ones_are_quiet(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++)
-        if (run_apart(PLANTED_NONE, WGMMA_RIGHT, test_seed(1) + seed) != 0)
+        if (run_apart(PLANTED_NONE, TEXT_RIGHT, test_seed(1) + seed) != 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, text);
 }
 

@@ -135,7 +135,6 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     }
     if (picks < stop - begin && picks > 0) {
         units_rank(args, scores, begin, stop, keys, shared);
-        block_barrier();
         uint32_t left;
         const uint32_t cut = key_cut(keys, begin, stop, picks, &left, shared);
         units_take(keys, begin, stop, cut, left, chosen, shared);

@@ -84,7 +84,6 @@ DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, con
             cache.addresses[i] = (uint64_t)(uintptr_t)unit_home(args, place, unit);
         result.misses += all;
     }
-    block_barrier();
     if (result.misses > FETCH_MISSES_MAX) {
         result.direct += result.misses - FETCH_MISSES_MAX;
         result.misses = FETCH_MISSES_MAX;
@@ -99,7 +98,7 @@ DEVICE uint32_t victims_find(const struct cuda_fetch_args &args, const struct un
     uint32_t found = 0;
     const uint32_t start = *hand;
     if (thread_index() == 0) shared.hand = start;
-    block_barrier(); /* all have read the hand, which the first thread may soon write */
+    block_barrier(); /* the misses are written; all have read the hand, which the first thread may soon write */
     for (uint32_t round = 0; round < 2; round++)
         for (uint32_t passed = 0; passed < args.slot_count && found < need; passed += FETCHERS) {
             const uint32_t mine = passed + thread_index(), slot = (start + mine) % args.slot_count;

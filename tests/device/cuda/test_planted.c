@@ -1,0 +1,373 @@
+/* Bugs in the text of kernels (plant.py), of norms, products, choices, fetches and states: each shows for every seed.
+ * What the kernels give without a bug, others compare with the definition: test_rows.c, test_matvec.c, test_choice.c,
+ * test_fetch.c, test_cuda_device.c. */
+#include "planted_runs.h"
+
+#include "base/random.h"
+#include "device/cuda/kernels.h"
+#include "tensor/half.h"
+
+/* What precedes a launch leaves in `in`, where there are NaN until then; what launches find in their own memory, and
+ * leave there. */
+enum { BYTES = 1 << 18 };
+static struct {
+    _Alignas(64) char in[BYTES], out[BYTES], came[BYTES], found[BYTES], want[BYTES];
+    size_t in_bytes, out_bytes;
+    size_t launch_count;
+    struct planted_launch {
+        const char *kernel;
+        uint32_t grid[3], threads;
+        size_t shared;
+        const void *args;
+    } launches[8];
+    struct random random;
+} rig;
+
+/* Memory of those two, zeros. */
+static void *taken(char *memory, size_t *used, size_t bytes) {
+    char *from = memory + *used;
+    *used += (bytes + 63) / 64 * 64;
+    assert_true(*used <= BYTES);
+    return memset(from, 0, bytes);
+}
+static void *in_take(size_t bytes) { return taken(rig.in, &rig.in_bytes, bytes); }
+static void *out_take(size_t bytes) { return taken(rig.out, &rig.out_bytes, bytes); }
+static float *drawn(float *to, size_t count) {
+    for (size_t i = 0; i < count; i++) to[i] = (float)random_normal(&rig.random);
+    return to;
+}
+static uint64_t floats_in(size_t count) { return (uintptr_t)drawn(in_take(count * sizeof(float)), count); }
+static uint64_t floats_out(size_t count) { return (uintptr_t)drawn(out_take(count * sizeof(float)), count); }
+static uint64_t floats_of_weights(size_t count) { /* which no kernel writes */
+    static char memory[BYTES];
+    static size_t used;
+    return (uintptr_t)drawn(taken(memory, &used, count * sizeof(float)), count);
+}
+static void launch_add(const char *kernel, uint32_t x, uint32_t y, uint32_t threads, size_t shared, const void *args) {
+    rig.launches[rig.launch_count++] = (struct planted_launch){kernel, {x, y, 1}, threads, shared, args};
+}
+
+static void come(void *context) {
+    (void)context;
+    memcpy(rig.in, rig.came, rig.in_bytes);
+}
+
+static int launches_are_wrong(int bug, uint64_t seed) {
+    planted_bug = (uint32_t)bug;
+    for (uint64_t order = 0; order < (bug == TEXT_RIGHT ? 1 : ORDERS); order++) {
+        memcpy(rig.out, rig.found, rig.out_bytes);
+        for (size_t i = 0; i < rig.launch_count; i++) {
+            const struct planted_launch *l = &rig.launches[i];
+            const uint32_t block[3] = {l->threads, 1, 1};
+            memset(rig.in, 0xff, rig.in_bytes);
+            executor_precede(come, NULL);
+            executor_launch(executor_find(l->kernel), l->grid, block, l->shared, l->args, seed + order * SEEDS);
+        }
+        if (memcmp(rig.out, rig.want, rig.out_bytes) != 0) return 1;
+    }
+    return 0;
+}
+
+static void bugs_are_seen(void (*init)(void), int begin, int end, uint64_t fixed) {
+    const uint64_t seed = test_seed(fixed);
+    rig.in_bytes = rig.out_bytes = rig.launch_count = 0;
+    random_init(&rig.random, seed);
+    init();
+    memcpy(rig.came, rig.in, rig.in_bytes);
+    memcpy(rig.found, rig.out, rig.out_bytes);
+    (void)launches_are_wrong(TEXT_RIGHT, seed);
+    memcpy(rig.want, rig.out, rig.out_bytes);
+    bugs_of_text_are_seen(launches_are_wrong, begin, end, seed);
+}
+
+/* ---- products: two parts, whose rows and columns leave some over; three experts; the nodes of a step */
+
+enum { BLOCKS = 33, COLUMNS = BLOCKS * 32, ROWS = 40, ROWS_MORE = 8, GATE_ROWS = 64 };
+enum { INPUTS = 3, PICKS = 3, EXPERTS = 3 };
+
+static struct weight_planes planes(size_t rows) {
+    static _Alignas(16) uint8_t codes[EXPERTS * ROWS * BLOCKS * 16];
+    static uint16_t scales[EXPERTS * ROWS * BLOCKS];
+    assert_true(rows <= EXPERTS * ROWS);
+    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (uint8_t)random_below(&rig.random, 256);
+    for (size_t i = 0; i < sizeof scales / 2; i++) scales[i] = float_to_half((float)random_normal(&rig.random));
+    return (struct weight_planes){.codes = (uintptr_t)codes, .scales = (uintptr_t)scales};
+}
+
+static uint64_t inputs_in(size_t count) {
+    char *rows = in_take(count * input_row_bytes(COLUMNS));
+    for (size_t i = 0; i < count; i++) {
+        char *row = rows + i * input_row_bytes(COLUMNS);
+        for (size_t k = 0; k < COLUMNS; k++) row[k] = (char)random_below(&rig.random, 256);
+        for (size_t b = 0; b < BLOCKS; b++)
+            ((struct input_numbers *)(void *)(row + COLUMNS))[b] =
+                (struct input_numbers){(float)random_normal(&rig.random), {(int16_t)b, (int16_t)-b}};
+    }
+    return (uintptr_t)rows;
+}
+
+static struct matvec_part part_of(struct weight_planes weight, uint32_t rows, uint32_t outputs) {
+    return (struct matvec_part){.weight = weight,
+                                .bias = floats_of_weights(EXPERTS * ROWS),
+                                .y = floats_out((size_t)rows * outputs),
+                                .rows = rows,
+                                .y_stride = rows};
+}
+
+static void products_init(void) {
+    static struct cuda_matvec_args dense[2];
+    static struct cuda_matvec_experts_args experts;
+    static struct cuda_decode_matvec_args nodes[2];
+    const struct weight_planes weight = planes(EXPERTS * ROWS);
+    const uint64_t inputs = inputs_in(INPUTS);
+    for (size_t i = 0; i < 2; i++) { /* those of 2 to 8 inputs have one text */
+        const uint32_t count = i == 0 ? 1 : INPUTS;
+        dense[i] =
+            (struct cuda_matvec_args){.part = {part_of(weight, ROWS, count), part_of(weight, ROWS_MORE, count)},
+                                      .input = inputs,
+                                      .columns = COLUMNS,
+                                      .input_count = count,
+                                      .input_stride = input_row_bytes(COLUMNS)};
+        launch_add(i == 0 ? "matvec_q4_0_1" : "matvec_q4_0_4", 1, 1, 256, 0, &dense[i]);
+    }
+    uint32_t *picks = in_take(PICKS * sizeof *picks);
+    for (size_t i = 0; i < PICKS; i++) picks[i] = 1 + i % 2;
+    experts = (struct cuda_matvec_experts_args){.matvec = dense[0],
+                                                .picks = (uintptr_t)picks,
+                                                .used = 2,
+                                                .expert_rows = ROWS};
+    experts.matvec.part[0] = part_of(weight, ROWS, PICKS);
+    experts.matvec.part[1].rows = 0;
+    launch_add("matvec_experts_q4_0", 1, PICKS, 256, 0, &experts);
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t rows = i == 0 ? ROWS : GATE_ROWS;
+        nodes[i] = (struct cuda_decode_matvec_args){.matvec = {.part = {part_of(weight, rows, 1)},
+                                                               .input = floats_in(COLUMNS),
+                                                               .columns = COLUMNS,
+                                                               .input_count = 1},
+                                                    .norm_w = floats_of_weights(COLUMNS),
+                                                    .epsilon = 1e-5f};
+        launch_add(i == 0 ? "decode_norm_q4_0" : "decode_gate_q4_0", 1, 1, 256, decode_matvec_shared(COLUMNS),
+                   &nodes[i]);
+    }
+    nodes[1].matvec.part[1] = nodes[1].matvec.part[0];
+    nodes[1].matvec.part[1].weight.codes += 16;
+    nodes[1].input_out = (uintptr_t)out_take(input_row_bytes(GATE_ROWS));
+    nodes[1].y = floats_out(GATE_ROWS);
+}
+
+static void bugs_of_products_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(products_init, MATVEC_BEGIN, MATVEC_END, 11);
+}
+
+/* ---- norms, of two rows of three, all threads with elements; heads of 72 */
+
+enum { NORMED = 16 * 260, NORM_ROWS = 2, NORM_CAPACITY = 3, HEAD = 72, HEADS = 3 };
+
+static void norms_init(void) {
+    static struct cuda_norm_args norms[2];
+    static struct cuda_quantize_args quantize;
+    struct step_head *step = in_take(sizeof *step);
+    step->row_count = NORM_ROWS;
+    norms[0] = (struct cuda_norm_args){.step = (uintptr_t)step,
+                                       .x = floats_in(NORM_CAPACITY * NORMED),
+                                       .w = floats_of_weights(NORMED),
+                                       .b = floats_of_weights(NORMED),
+                                       .y = floats_out(NORM_CAPACITY * NORMED),
+                                       .row_count = NORM_CAPACITY,
+                                       .x_stride = NORMED,
+                                       .y_stride = NORMED,
+                                       .segment_count = 1,
+                                       .segment_size = NORMED,
+                                       .epsilon = 1e-5f};
+    norms[1] = norms[0];
+    norms[1].y = floats_out(NORM_CAPACITY * NORMED);
+    norms[1].segment_count = HEADS, norms[1].segment_size = HEAD;
+    quantize = (struct cuda_quantize_args){.step = (uintptr_t)step,
+                                           .x = norms[0].x,
+                                           .w = norms[0].w,
+                                           .b = norms[0].b,
+                                           .y = (uintptr_t)out_take(NORM_CAPACITY * input_row_bytes(NORMED)),
+                                           .row_count = NORM_CAPACITY,
+                                           .x_stride = NORMED,
+                                           .columns = NORMED,
+                                           .norm = QUANTIZE_LAYER,
+                                           .epsilon = 1e-5f};
+    launch_add("norm_rows", NORM_CAPACITY, 1, 256, sizeof(struct norm_shared), &norms[0]);
+    launch_add("norm_heads", NORM_CAPACITY, 1, 256, 0, &norms[1]);
+    launch_add("quantize_rows", NORM_CAPACITY, 1, 256, sizeof(struct norm_shared), &quantize);
+}
+
+static void bugs_of_norms_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(norms_init, NORM_BEGIN, NORM_END, 13);
+}
+
+/* ---- a choice of units with equal scores, and a list that is taken once more */
+
+enum { CANDIDATES = 300, UNIT = 8, TAKEN = 70, WINDOW = 20, GROUP = 2, KEPT = 24 };
+
+static void choice_init(void) {
+    static struct cuda_choose_args choose;
+    struct cuda_list *lists = in_take(2 * sizeof *lists);
+    float *scores = in_take(2 * GROUP * CANDIDATES * sizeof *scores);
+    for (size_t u = 0; u < CANDIDATES; u++) /* ninths: of 33 equals some are left over, the last among them */
+        for (size_t h = 0; h < GROUP; h++) scores[h * CANDIDATES + u] = (float)(u % 9) + (float)h;
+    uint32_t *kept = in_take((KEPT + 1) * sizeof *kept);
+    for (uint32_t i = 0; i < KEPT; i++) kept[i] = 3 * i;
+    lists[0] = (struct cuda_list){.count = UNIT + TAKEN * UNIT + WINDOW,
+                                  .begin = UNIT,
+                                  .end = CANDIDATES * UNIT,
+                                  .picks = TAKEN * UNIT};
+    lists[1] = (struct cuda_list){
+        .count = KEPT + WINDOW, .kept = (uintptr_t)kept, .kept_count = KEPT, .window_begin = CANDIDATES * UNIT};
+    for (size_t i = 0; i < 2; i++) lists[i].rows = (uintptr_t)out_take(lists[i].count * sizeof(uint32_t));
+    choose = (struct cuda_choose_args){.scores = (uintptr_t)scores,
+                                       .keys = (uintptr_t)out_take(2 * CANDIDATES * sizeof(uint32_t)),
+                                       .chosen = (uintptr_t)out_take(2 * CANDIDATES * sizeof(uint32_t)),
+                                       .lists = (uintptr_t)lists,
+                                       .row_count = 1,
+                                       .kv_head_count = 2,
+                                       .unit_tokens = UNIT,
+                                       .unit_stride = CANDIDATES,
+                                       .group = GROUP};
+    launch_add("units_choose", 2, 1, 1024, sizeof(struct choose_shared), &choose);
+}
+
+static void bugs_of_choices_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(choice_init, CHOOSE_BEGIN, CHOOSE_END, 15);
+}
+
+/* ---- fetches: of the first head fewer units than there are slots, of the second more */
+
+enum { FETCH_HEADS = 2, SLOTS = 12, CHUNKS = 8, UNITS = CHUNKS * 8, LISTED = 40, BLOCK = 16 * 40, SLOT = 8 * BLOCK };
+
+static void fetch_init(void) {
+    static struct cuda_fetch_args fetch;
+    static _Alignas(64) char chunks[FETCH_HEADS * CHUNKS * SLOT];
+    for (size_t i = 0; i < sizeof chunks; i++) chunks[i] = (char)random_below(&rig.random, 256);
+    struct cuda_pools *pools = in_take(sizeof *pools);
+    struct step_row *row = in_take(sizeof *row);
+    struct step_item *item = in_take(sizeof *item);
+    struct cuda_list *lists = in_take(FETCH_HEADS * sizeof *lists);
+    uint32_t *pages = in_take(FETCH_HEADS * CHUNKS * sizeof *pages);
+    int32_t *tables = out_take(FETCH_HEADS * UNITS * sizeof *tables);
+    uint32_t *owners = out_take(FETCH_HEADS * SLOTS * sizeof *owners);
+    uint8_t *used = out_take(FETCH_HEADS * SLOTS);
+    uint32_t *hands = out_take(FETCH_HEADS * sizeof *hands);
+    for (size_t p = 0; p < 2; p++) /* pool 1: of the device */
+        pools->pool[p] = (struct cuda_pool){
+            .base = {(uintptr_t)chunks}, .slots_per_buffer = FETCH_HEADS * CHUNKS, .slot_bytes = SLOT};
+    for (uint32_t i = 0; i < FETCH_HEADS * CHUNKS; i++)
+        pages[i] = i % CHUNKS == 6 ? 0 : (UINT32_C(1) + (i % CHUNKS != 5)) << 30 | i;
+    *row = (struct step_row){.position = 7 * 64 + 20}; /* chunk 7 is not complete */
+    *item = (struct step_item){.pages = (uintptr_t)pages, .chunk_stride = CHUNKS};
+    for (size_t i = 0; i < FETCH_HEADS * UNITS; i++) tables[i] = UNIT_ABSENT;
+    for (uint32_t i = 0; i < FETCH_HEADS * SLOTS; i++) {
+        const uint32_t slot = i % SLOTS, unit = slot * 3; /* the hand comes to hits, and to those used and not */
+        owners[i] = slot == 2 ? SLOT_EMPTY : unit;
+        if (slot != 2) tables[i / SLOTS * UNITS + unit] = (int32_t)slot;
+        used[i] = slot % 3 == 1 || slot == 6;
+        hands[i / SLOTS] = 10;
+    }
+    for (uint32_t h = 0; h < FETCH_HEADS; h++) {
+        const uint32_t count = h == 0 ? 8 : LISTED;
+        uint32_t *rows = in_take(LISTED * UNIT_TOKENS * sizeof *rows);
+        for (uint32_t i = 0; i < count; i++) { /* at the end of chunks 5, 6 and 7 */
+            const uint32_t unit = i + 3 < count ? i * (h == 0 ? 2 : 1) : 56 - 8 * (count - 1 - i);
+            for (uint32_t k = 0; k < UNIT_TOKENS; k++) rows[i * UNIT_TOKENS + k] = unit * UNIT_TOKENS + k;
+        }
+        lists[h] = (struct cuda_list){.rows = (uintptr_t)rows, .count = count * UNIT_TOKENS};
+    }
+    fetch = (struct cuda_fetch_args){
+        .rows = (uintptr_t)row,
+        .items = (uintptr_t)item,
+        .pools = (uintptr_t)pools,
+        .lists = (uintptr_t)lists,
+        .addresses = (uintptr_t)out_take(FETCH_HEADS * LISTED * sizeof(uint64_t)),
+        .tables = (uintptr_t)tables,
+        .owners = (uintptr_t)owners,
+        .stamps = (uintptr_t)out_take(FETCH_HEADS * SLOTS * sizeof(uint32_t)),
+        .used = (uintptr_t)used,
+        .hands = (uintptr_t)hands,
+        .slots = (uintptr_t)out_take(FETCH_HEADS * SLOTS * BLOCK),
+        .results = (uintptr_t)out_take(FETCH_HEADS * sizeof(struct fetch_result)),
+        .unit_stride = UNITS,
+        .slot_count = SLOTS,
+        .list_stride = LISTED,
+        .block_bytes = BLOCK,
+        .device_pools = 1 << 1,
+    };
+    launch_add("unit_fetch", FETCH_HEADS, 1, 512, sizeof(struct fetch_shared), &fetch);
+}
+
+static void bugs_of_fetches_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(fetch_init, FETCH_BEGIN, FETCH_END, 17);
+}
+
+/* ---- states: two items, the second from zeros */
+
+enum { ITEMS = 2, STATE_ROWS = 3, CHANNELS = 40, TAPS = 4, KEY = 48, VALUE = 32, VALUE_HEADS = 2, STATE = KEY * VALUE };
+
+static uint64_t items_in(size_t state) {
+    struct cuda_recurrence_item *items = in_take(ITEMS * sizeof *items);
+    items[0] = (struct cuda_recurrence_item){floats_in(state), floats_out(state), 0, STATE_ROWS - 1};
+    items[1] = (struct cuda_recurrence_item){0, floats_out(state), STATE_ROWS - 1, 1};
+    return (uintptr_t)items;
+}
+
+static void states_init(void) {
+    enum { X = 2 * KEY + VALUE_HEADS * VALUE, Y = VALUE_HEADS * VALUE };
+    static struct cuda_convolve_args convolve;
+    static struct cuda_delta_args delta;
+    static struct cuda_gate_args gate;
+    convolve = (struct cuda_convolve_args){.items = items_in((TAPS - 1) * CHANNELS),
+                                           .x = floats_in(STATE_ROWS * CHANNELS),
+                                           .w = floats_of_weights(CHANNELS * TAPS),
+                                           .y = floats_out(STATE_ROWS * CHANNELS),
+                                           .item_count = ITEMS,
+                                           .item_step = 1,
+                                           .x_stride = CHANNELS,
+                                           .y_stride = CHANNELS,
+                                           .channel_count = CHANNELS,
+                                           .taps = TAPS};
+    delta = (struct cuda_delta_args){.items = items_in(VALUE_HEADS * STATE),
+                                     .x = floats_in(STATE_ROWS * X),
+                                     .alpha = floats_in(STATE_ROWS * VALUE_HEADS),
+                                     .beta = floats_in(STATE_ROWS * VALUE_HEADS),
+                                     .decay = floats_of_weights(VALUE_HEADS),
+                                     .bias = floats_of_weights(VALUE_HEADS),
+                                     .z = floats_in(STATE_ROWS * Y),
+                                     .norm = floats_of_weights(VALUE),
+                                     .y = floats_out(STATE_ROWS * Y),
+                                     .item_count = ITEMS,
+                                     .item_step = 1,
+                                     .x_stride = X,
+                                     .key_heads = 1,
+                                     .value_heads = VALUE_HEADS,
+                                     .k_dimension = KEY,
+                                     .v_dimension = VALUE,
+                                     .epsilon = 1e-5f};
+    gate = (struct cuda_gate_args){
+        .gates = floats_in(2 * 2 * VALUE), .y = floats_out(2 * VALUE), .head_size = VALUE / 2, .count = VALUE};
+    launch_add("convolve", 1, 1, 128, 0, &convolve);
+    launch_add("delta", VALUE_HEADS, 1, 512, sizeof(struct delta_shared), &delta);
+    launch_add("gate", 2, 1, 256, 0, &gate);
+}
+
+static void bugs_of_states_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(states_init, STATE_BEGIN, STATE_END, 19);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
+        cmocka_unit_test(bugs_of_choices_are_seen),  cmocka_unit_test(bugs_of_fetches_are_seen),
+        cmocka_unit_test(bugs_of_states_are_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
