@@ -59,16 +59,19 @@ class Driven(unittest.TestCase):
         self.tab.js("""async (settings) => { await startOver(); refused = []; question.value = ''; drawDocuments();
             Object.assign(talk, {system: '', temperature: '0', length: '12', ...settings}); }""", settings)
 
-    def is_idle(self):
-        # Looked at together: between two looks an answer may begin.
-        return self.tab.js("() => $('send').checkVisibility() && document.querySelector('.text.wait') === null")
+    def is_idle(self, questions=0):
+        """And so many have been asked.  Looked at together: between two looks an answer may begin."""
+        return self.tab.js("""(s, n) => $('send').checkVisibility() && document.querySelector('.text.wait') === null &&
+            document.querySelectorAll(s).length >= n""", QUESTIONS, questions)
 
     def ask(self, words, waits=True):
+        """What is asked while a file is being opened is asked when it is open."""
+        asked = self.tab.count(QUESTIONS)
         self.tab.focus("#question")
         self.tab.write(words)
         self.tab.press("Enter")
         if waits:
-            self.tab.until(lambda: self.is_idle() and self.tab.count(ANSWERS) > 0)
+            self.tab.until(lambda: self.is_idle(asked + 1))
 
     def answers(self):
         return self.tab.texts(ANSWERS + " .text")
@@ -728,9 +731,7 @@ class Page(Driven):
         self.assertEqual(self.tab.posted("chat")[-1]["temperature"], 0)
         self.begin(temperature="")
         self.attach("again.txt", "The gate is green.")
-        asked = len(self.tab.posted("chat"))
         self.ask("Which?")
-        self.tab.until(lambda: len(self.tab.posted("chat")) > asked)
         self.assertAlmostEqual(self.tab.posted("chat")[-1]["temperature"], 0.3, 6)
         self.assertEqual(said.split("\n\n"), ["The gate is grün.", "The mill & the gate.", "Which?"])
 
@@ -829,7 +830,7 @@ class Page(Driven):
         self.assertEqual(self.tab.count("article"), 0)
         self.assertIn("being opened", self.tab.text("#status"))
         self.tab.js("() => window.open()")
-        self.tab.until(lambda: self.is_idle() and self.tab.count(ANSWERS) == 1)
+        self.tab.until(lambda: self.is_idle(1))
         self.assertEqual(self.said()[0], "Which colour?")
         self.assertEqual(self.tab.text(QUESTIONS + " .read li"), "slow.txt")
 
