@@ -119,7 +119,7 @@ struct product {
     executor_site site;
     float *d[128];
     const uint32_t *fragments[128]; /* of a, where it is in registers */
-    std::vector<float> sums; /* [64][columns]; empty: its matrices were not read yet */
+    std::vector<float> a, b; /* [64][16], [16][columns]; empty: they were not read yet */
 };
 
 struct warpgroup {
@@ -162,7 +162,6 @@ struct machine {
     std::vector<uint32_t> sleepers; /* fibres that look again when a phase is over or registers are free */
     warpgroup warpgroups[THREADS_MAX / 128];
     uint32_t round, registers_free;
-    float product_a[64][16], product_b[16][256]; /* of the product that is read */
 };
 
 EXECUTOR_LOCAL executor_thread executor_now;
@@ -572,8 +571,27 @@ void executor_matrix_load(uint32_t *r, const char *row, bool turned, const char 
     warp_leave(w);
 }
 
-/* Sums side by side, each in the order of k. */
+/* d + 16 products, four sums side by side.  Matrix units cut what does not fit, they do not round ("Numerical behavior of
+ * NVIDIA tensor cores", PeerJ 2021): a sum that is not exact is nearer to 0 by some two last places of what is added. */
 typedef float four __attribute__((vector_size(16)));
+typedef int32_t four_words __attribute__((vector_size(16)));
+
+static four four_of(const float *at) {
+    four v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+static void products_add(const float a[16], const float *b, size_t b_stride, float d[4]) {
+    const four_words SIZE = four_words{} + 0x7fffffff;
+    const four before = four_of(d);
+    four sum = {};
+    for (uint32_t k = 0; k < 16; k++) sum += a[k] * four_of(b + k * b_stride);
+    const four result = before + sum, added = result - before, lost = before - (result - added) + (sum - added);
+    const four size = (four)((four_words)before & SIZE) + (four)((four_words)sum & SIZE);
+    const four_words cut = (four_words)(size * 0x1p-23f) | ((four_words)result & ~SIZE);
+    const four final = result - (four)(cut & ((lost < 0) | (lost > 0))); /* not of what is infinite */
+    memcpy(d, &final, sizeof final);
+}
 
 static void multiply_all(warp *w) {
     alignas(16) float a[16][16], b[16][8];
@@ -589,17 +607,16 @@ static void multiply_all(warp *w) {
             b[t * 2 + i * 8 + 1][g] = executor_half_values[columns[i] >> 16];
         }
     }
-    for (uint32_t g = 0; g < 8; g++) {
-        four sums[2][2] = {};
-        for (uint32_t k = 0; k < 16; k++)
-            for (uint32_t half = 0; half < 2; half++) {
-                sums[half][0] += a[g + half * 8][k] * *(const four *)b[k];
-                sums[half][1] += a[g + half * 8][k] * *(const four *)(b[k] + 4);
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t half = 0; half < 2; half++) { /* of two lanes, that have two sums each */
+            float *d[2], sums[4];
+            for (uint32_t i = 0; i < 2; i++) {
+                d[i] = (float *)w->target[row % 8 * 4 + half * 2 + i] + row / 8 * 2;
+                memcpy(sums + i * 2, d[i], sizeof *sums * 2);
             }
-        for (uint32_t lane = 0; lane < 4; lane++)
-            for (uint32_t i = 0; i < 4; i++)
-                ((float *)w->target[g * 4 + lane])[i] += sums[i / 2][lane / 2][lane % 2 * 2 + i % 2];
-    }
+            products_add(a[row], &b[0][half * 4], 8, sums);
+            for (uint32_t i = 0; i < 2; i++) memcpy(d[i], sums + i * 2, sizeof *sums * 2);
+        }
 }
 
 static void multiply_bytes_all(warp *w) {
@@ -855,42 +872,36 @@ static void row_read(uint64_t descriptor, bool is_turned, uint32_t r, float to[1
 }
 
 static void product_read(product *p) {
-    float(*a)[16] = m->product_a, (*b)[256] = m->product_b, row[16];
     const uint32_t columns = p->operands.columns;
     const bool in_registers = p->operands.fragment != nullptr;
-    for (uint32_t r = 0; r < 64 && !in_registers; r++) row_read(p->operands.a, false, r, a[r], p->site);
+    p->a.resize(64 * 16);
+    p->b.resize((size_t)16 * columns);
+    for (uint32_t r = 0; r < 64 && !in_registers; r++) row_read(p->operands.a, false, r, &p->a[r * 16], p->site);
     for (uint32_t i = 0; i < 128 * 8 && in_registers; i++) {
         const uint32_t t = i / 8, word = i / 2 % 4;
-        a[t / 32 * 16 + t % 32 / 4 + word % 2 * 8][t % 4 * 2 + word / 2 * 8 + i % 2] =
+        p->a[(t / 32 * 16 + t % 32 / 4 + word % 2 * 8) * 16 + t % 4 * 2 + word / 2 * 8 + i % 2] =
             executor_half_values[p->fragments[t][word] >> i % 2 * 16 & 0xffff];
     }
     for (uint32_t c = 0; c < columns; c++) {
+        float row[16];
         row_read(p->operands.b, in_registers, c, row, p->site);
-        for (uint32_t k = 0; k < 16; k++) b[k][c] = row[k];
+        for (uint32_t k = 0; k < 16; k++) p->b[k * columns + c] = row[k];
     }
-    p->sums.resize((size_t)64 * columns);
-    for (uint32_t r = 0; r < 64; r++)
-        for (uint32_t c = 0; c < columns; c += 8) {
-            four sums[2] = {};
-            for (uint32_t k = 0; k < 16; k++)
-                for (uint32_t i = 0; i < 2; i++) {
-                    four column;
-                    memcpy(&column, &b[k][c + i * 4], sizeof column);
-                    sums[i] += a[r][k] * column;
-                }
-            memcpy(&p->sums[(size_t)r * columns + c], sums, sizeof sums);
-        }
 }
 
 static void product_end(product *p) {
     if (p->arrived != 128) executor_fault("a product that not all of its warpgroup have come to", p->site);
-    if (p->sums.empty()) product_read(p);
-    for (uint32_t t = 0; t < 128; t++)
-        for (uint32_t i = 0; i < p->operands.columns / 2; i++) {
-            const uint32_t row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8,
-                           column = i / 4 * 8 + t % 4 * 2 + i % 2;
-            const float sum = p->sums[(size_t)row * p->operands.columns + column];
-            p->d[t][i] = p->operands.adds ? p->d[t][i] + sum : sum;
+    if (p->a.empty()) product_read(p);
+    const uint32_t columns = p->operands.columns;
+    for (uint32_t row = 0; row < 64; row++)
+        for (uint32_t c = 0; c < columns; c += 4) { /* of two threads, that have two sums each */
+            float *d[2], sums[4] = {};
+            for (uint32_t i = 0; i < 2; i++) {
+                d[i] = p->d[row / 16 * 32 + row % 8 * 4 + c % 8 / 2 + i] + c / 8 * 4 + row / 8 % 2 * 2;
+                if (p->operands.adds) memcpy(sums + i * 2, d[i], sizeof *sums * 2);
+            }
+            products_add(&p->a[row * 16], &p->b[c], columns, sums);
+            for (uint32_t i = 0; i < 2; i++) memcpy(d[i], sums + i * 2, sizeof *sums * 2);
         }
 }
 
@@ -902,7 +913,7 @@ void executor_wgmma(float *d, const executor_operands *operands, const char *fil
     if (!f->is_fenced) executor_fault("a product without wgmma_fence", {file, line});
     const uint32_t index = f->issued++ - g->done;
     if (index == g->products.size())
-        g->products.push_back({*operands, f->committed, 0, {file, line}, {}, {}, {}});
+        g->products.push_back({*operands, f->committed, 0, {file, line}, {}, {}, {}, {}});
     product *p = &g->products[index];
     const executor_operands &first = p->operands;
     if (first.a != operands->a || first.b != operands->b || first.columns != operands->columns ||
