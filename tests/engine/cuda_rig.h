@@ -36,7 +36,7 @@ struct rig {
 static inline void devices_open(struct rig *rig, uint64_t seed) {
     char settings[80];
     snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)seed,
-             seed % 2 ? 90 : 80);
+             seed % 2 ? 90 : 86);
     (void)setenv("FAKE_CUDA", settings, 1);
     const struct cuda_device_options cuda = {.driver_file = card_driver(FAKE_LIBRARY), .thread_count = 1};
     const struct device_options cpu = {.thread_count = 1, .mask = cpu_default()};

@@ -85,10 +85,9 @@ enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_cont
     if (!context->properties.can_register_host) return create_of_driver(buffer, context, size_bytes, error);
     void *area = memory_area_create(size_bytes);
     if (area == NULL) return error_set_os(error, STATUS_MEMORY, errno, "cuda: %zu bytes of host memory", size_bytes);
-    enum status status = cuda_buffer_register(buffer, context, area, size_bytes, error);
-    if (status != STATUS_OK) {
+    if (cuda_buffer_register(buffer, context, area, size_bytes, NULL) != STATUS_OK) {
         memory_area_destroy(area, size_bytes);
-        return status;
+        return create_of_driver(buffer, context, size_bytes, error);
     }
     buffer->kind = CUDA_BUFFER_REGISTERED;
     return STATUS_OK;

@@ -55,6 +55,11 @@ enum status cuda_context_status(const struct cuda_context *context, struct error
 enum status cuda_memory_read(struct cuda_context *context, uint64_t *free_bytes, uint64_t *total_bytes,
                              struct error *error) STATUS_CHECKED;
 
+/* Programmatic dependent launch, which a driver need not take for an older card. */
+static inline bool cuda_starts_early(const struct cuda_context *context) {
+    return context->properties.capability >= 90;
+}
+
 /* For the files of this folder.  Whether work may be put on it; whether the call succeeded, and if not, the context is
  * broken from now on. */
 static inline bool cuda_context_works(const struct cuda_context *context) { return context->error.status == STATUS_OK; }

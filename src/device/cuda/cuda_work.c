@@ -64,7 +64,7 @@ void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_
         .block = {shape.threads, 1, 1},
         .shared_bytes = (uint32_t)shape.shared_bytes,
         .arguments = arguments,
-        .is_early = device->context.properties.capability >= 90, /* older cards cannot */
+        .is_early = true,
     };
     cuda_stream_launch(&stream->queue, &launch);
 }

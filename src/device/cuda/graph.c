@@ -14,7 +14,8 @@ static void node_added(struct cuda_stream *stream, enum cu_result result, struct
 void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch *launch) {
     const struct cuda_driver *driver = stream->context->driver;
     const struct cuda_needed needed = stream->needed;
-    const bool is_early = launch->is_early && needed.is_kernel && driver->cuGraphAddDependencies != NULL;
+    const bool is_early = launch->is_early && needed.is_kernel && driver->cuGraphAddDependencies != NULL &&
+                          cuda_starts_early(stream->context);
     void *parameters[] = {(void *)(uintptr_t)launch->arguments};
     struct cu_kernel_node kernel = {.function = launch->kernel->function,
                                     .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},

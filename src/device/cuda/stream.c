@@ -30,7 +30,7 @@ void cuda_stream_launch(struct cuda_stream *stream, const struct cuda_launch *la
         .shared_bytes = launch->shared_bytes,
         .stream = stream->handle,
         .attributes = &early,
-        .attribute_count = launch->is_early ? 1 : 0,
+        .attribute_count = launch->is_early && cuda_starts_early(context) ? 1 : 0,
     };
     enum cu_result result = context->driver->cuLaunchKernelEx(&config, launch->kernel->function, parameters, NULL);
     if (result != CU_SUCCESS) {

@@ -48,7 +48,7 @@ struct cuda_launch {
     uint32_t shared_bytes;
     const void *arguments; /* the kernel's one struct, read before the call returns */
     /* It may start before the kernel in front of it on the stream ends, and waits for it by itself (programmatic
-     * dependent launch). */
+     * dependent launch).  Where the card cannot, it starts behind it. */
     bool is_early;
 };
 

@@ -890,7 +890,7 @@ static void with_seeds(void (*test)(struct twin *twin)) {
         char settings[60];
         /* a card that starts kernels early, and one that cannot use the host's own memory */
         snprintf(settings, sizeof settings, "seed=%llu,capability=%d,register=%d", (unsigned long long)seed,
-                 seed % 2 ? 90 : 80, seed % 3 ? 1 : 0);
+                 seed % 2 ? 90 : 86, (int)(seed % 3));
         twin_open(&twin, FAKE_LIBRARY, settings, seed);
         test(&twin);
         assert_true(device_cuda_counts(twin.device[TWIN_CUDA]).copies > 0);

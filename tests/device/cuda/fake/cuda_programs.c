@@ -71,7 +71,7 @@ static enum status program_open(struct program *program, struct error *error) {
     TRY(cuda_context_open(&program->context, &program->driver, 0, &options, error));
     TRY(cuda_modules_open(&program->modules, &program->context, images, 2, error));
     TRY(cuda_kernel_find(&program->add, &program->modules, "example_add", 0, error));
-    TRY(cuda_kernel_find(&program->sum, &program->modules, "example_sum", 100 << 10, error));
+    TRY(cuda_kernel_find(&program->sum, &program->modules, "example_sum", 90 << 10, error));
     for (int i = 0; i < 3; i++) TRY(cuda_stream_create(&program->streams[i], &program->context, error));
     TRY(cuda_flag_create(&program->page_ready, &program->context, error));
     TRY(cuda_flag_create(&program->answer_ready, &program->context, error));

@@ -193,7 +193,11 @@ enum cu_result cuDeviceGetName(char *name, int32_t size, int32_t device) {
     return end(result);
 }
 
-static int32_t shared_bytes_max(void) { return (fake_settings.capability == 90 ? 227 : 163) << 10; }
+/* What a block may ask for, by the programming guide: an A100 has more than later cards for desktops. */
+static int32_t shared_bytes_max(void) {
+    const int32_t capability = fake_settings.capability;
+    return (capability >= 90 && capability < 120 ? 227 : capability == 80 || capability == 87 ? 163 : 99) << 10;
+}
 
 enum cu_result cuDeviceGetAttribute(int32_t *value, enum cu_device_attribute attribute, int32_t device) {
     enum cu_result result = begin("cuDeviceGetAttribute");
@@ -205,7 +209,7 @@ enum cu_result cuDeviceGetAttribute(int32_t *value, enum cu_device_attribute att
     if (attribute == CU_CAPABILITY_MINOR) *value = fake_settings.capability % 10;
     if (attribute == CU_SHARED_BYTES_PER_BLOCK_MAX) *value = shared_bytes_max();
     if (attribute == CU_INTEGRATED) *value = fake_settings.is_integrated;
-    if (attribute == CU_HOST_REGISTER_SUPPORTED) *value = fake_settings.can_register;
+    if (attribute == CU_HOST_REGISTER_SUPPORTED) *value = fake_settings.can_register != 0;
     return end(result);
 }
 
@@ -294,7 +298,7 @@ enum cu_result cuMemFreeHost(void *address) {
 
 enum cu_result cuMemHostRegister_v2(void *address, size_t size_bytes, unsigned flags) {
     enum cu_result result = begin_in_context("cuMemHostRegister_v2");
-    if (result == CU_SUCCESS && !fake_settings.can_register) result = CU_NOT_SUPPORTED;
+    if (result == CU_SUCCESS && fake_settings.can_register != 1) result = CU_NOT_SUPPORTED;
     if (result == CU_SUCCESS && (flags & CU_HOST_DEVICE_MAPPED) == 0) result = CU_INVALID_VALUE;
     if (result == CU_SUCCESS) result = fake_memory_create(FAKE_REGISTERED, address, size_bytes, NULL);
     return end(result);
@@ -369,7 +373,8 @@ static enum cu_result kernel_work(struct fake_work *work, const struct cu_functi
                                     .arguments = parameters[0],
                                     .is_dropped = function->is_dropped,
                                     .can_wait = function->can_wait};
-    if (shared_bytes > function->shared_bytes_max) return CU_INVALID_VALUE;
+    if (shared_bytes > function->shared_bytes_max || block[0] * block[1] * block[2] > function->threads_max)
+        return CU_INVALID_VALUE;
     const enum cu_result result = fake_work_check(&named);
     if (result == CU_SUCCESS) fake_work_copy(work, &named); /* the struct is read now */
     return result;
@@ -478,6 +483,7 @@ enum cu_result cuLaunchKernelEx(const struct cu_launch_config *config, struct cu
     for (uint32_t i = 0; i < config->attribute_count; i++) {
         if (config->attributes[i].id != CU_LAUNCH_PROGRAMMATIC_SERIALIZATION) return end(CU_INVALID_VALUE);
         is_early = config->attributes[i].value.allowed != 0;
+        if (fake_settings.capability < 90) return end(CU_NOT_SUPPORTED);
     }
     if (result == CU_SUCCESS && extra != NULL) result = CU_INVALID_VALUE;
     if (result == CU_SUCCESS && !fake_object_is(config->stream, FAKE_STREAM)) result = CU_INVALID_HANDLE;
@@ -580,7 +586,9 @@ enum cu_result cuGraphAddKernelNode_v2(struct cu_graph_node **node, struct cu_gr
 
 static bool is_flat(const struct cu_copy_node *copy) {
     return copy->source.memory == CU_MEMORY_UNIFIED && copy->target.memory == CU_MEMORY_UNIFIED &&
-           copy->height == 1 && copy->depth == 1;
+           copy->height == 1 && copy->depth == 1 && copy->width_bytes <= copy->source.pitch &&
+           copy->width_bytes <= copy->target.pitch &&
+           copy->width_bytes <= INT32_MAX; /* the largest pitch */
 }
 
 enum cu_result cuGraphAddMemcpyNode(struct cu_graph_node **node, struct cu_graph *graph,

@@ -61,7 +61,7 @@ enum cu_result fake_graph_edges(struct cu_graph *graph, struct cu_graph_node *co
         if (edges != NULL &&
             (edges[i].from_port != (is_early ? CU_PORT_PROGRAMMATIC : 0) || edges[i].to_port != 0))
             return CU_INVALID_VALUE;
-        if (is_early && !are_kernels) return CU_INVALID_VALUE;
+        if (is_early && (!are_kernels || fake_settings.capability < 90)) return CU_INVALID_VALUE;
         needed_add(&to[i]->needed, &to[i]->needed_count, (struct fake_needed){from[i]->index, is_early});
     }
     return CU_SUCCESS;

@@ -39,7 +39,8 @@ struct fake_fault {
 struct fake_settings {
     uint64_t seed, memory_bytes;
     int32_t version, device_count, capability;
-    bool has_waits, can_register, is_integrated;
+    bool has_waits, is_integrated;
+    uint64_t can_register; /* 2: the card says so, and the driver refuses */
     uint64_t stuck; /* the n-th kernel never ends; 0: none */
     uint64_t lose;  /* the n-th write of a stream is lost; 0: none */
     struct fake_fault faults[FAKE_FAULTS_MAX];
@@ -161,7 +162,7 @@ struct cu_function {
     struct fake_object object;
     const struct fake_kernel *kernel;
     bool is_dropped, can_wait;
-    uint32_t shared_bytes_max;
+    uint32_t shared_bytes_max, threads_max;
 };
 
 enum cu_result fake_module_load(struct cu_module **module, const char *ptx, char *log, size_t log_bytes);

@@ -138,8 +138,10 @@ enum cu_result fake_memory_create(enum fake_memory_kind kind, void *address, siz
         return CU_OUT_OF_MEMORY;
     if (kind == FAKE_REGISTERED) {
         if ((uintptr_t)address % PAGE != 0) return CU_INVALID_VALUE;
-        if (find(address) != NULL || find((uint8_t *)address + size_bytes - 1) != NULL)
-            return (enum cu_result)712; /* already registered */
+        for (const struct allocation *a = allocations; a != NULL; a = a->next) /* by pages */
+            if (a->address < (uint8_t *)address + whole(size_bytes) &&
+                (uint8_t *)address < a->address + whole(a->size_bytes))
+                return (enum cu_result)712; /* already registered */
     }
     struct allocation *made = malloc(sizeof *made);
     uint8_t *begin = kind == FAKE_DEVICE       ? area_take(size_bytes)

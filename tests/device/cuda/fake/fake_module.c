@@ -54,6 +54,14 @@ static bool entry_waits(const char *ptx, const char *name) {
     return false;
 }
 
+/* .maxntid, which a launch may not exceed; without it what any block may have. */
+static uint32_t entry_threads(const char *ptx, const char *name) {
+    char pattern[200];
+    snprintf(pattern, sizeof pattern, ".entry %s(", name);
+    const char *entry = strstr(ptx, pattern), *body = strchr(entry, '{'), *threads = strstr(entry, ".maxntid ");
+    return threads == NULL || threads > body ? 1024 : (uint32_t)strtoul(threads + strlen(".maxntid "), NULL, 10);
+}
+
 enum cu_result fake_module_function(struct cu_function **function, const struct cu_module *module,
                                     const char *name) {
     const size_t bytes = entry_bytes(module->ptx, name);
@@ -73,6 +81,7 @@ enum cu_result fake_module_function(struct cu_function **function, const struct 
     made->can_wait = entry_waits(module->ptx, name);
     made->is_dropped = fake_is_dropped(name);
     made->shared_bytes_max = 48 << 10;
+    made->threads_max = entry_threads(module->ptx, name);
     *function = made;
     return CU_SUCCESS;
 }

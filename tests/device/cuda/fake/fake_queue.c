@@ -80,6 +80,7 @@ enum cu_result fake_work_check(const struct fake_work *work) {
     case FAKE_TASK_KERNEL:
         for (int i = 0; i < 3; i++) is_right = is_right && work->grid[i] > 0 && work->block[i] > 0;
         is_right = is_right && (uint64_t)work->block[0] * work->block[1] * work->block[2] <= 1024;
+        is_right = is_right && work->grid[0] <= INT32_MAX && work->grid[1] <= 65535 && work->grid[2] <= 65535;
         break;
     case FAKE_TASK_COPY:
         is_right = fake_memory_reaches(work->source, work->size_bytes, "a copy's source") &&

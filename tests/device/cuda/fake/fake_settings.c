@@ -88,7 +88,7 @@ static void setting_read(char *name) {
     else if (strcmp(name, "waits") == 0)
         settings->has_waits = number_read(value) != 0;
     else if (strcmp(name, "register") == 0)
-        settings->can_register = number_read(value) != 0;
+        settings->can_register = number_read(value);
     else if (strcmp(name, "integrated") == 0)
         settings->is_integrated = number_read(value) != 0;
     else if (strcmp(name, "stuck") == 0)
@@ -108,7 +108,7 @@ void fake_settings_read(void) {
                                            .device_count = 1,
                                            .capability = 80,
                                            .has_waits = true,
-                                           .can_register = true};
+                                           .can_register = 1};
     memset(calls, 0, sizeof calls);
     call_count = kernel_count = 0;
     char text[512], *rest = NULL;

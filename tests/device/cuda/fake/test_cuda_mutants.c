@@ -49,7 +49,7 @@ static const char *const names[BUG_COUNT] = {
 /* In a process of its own, since some end with a signal. */
 static bool is_right(enum bug bug, uint64_t seed) {
     char text[40];
-    snprintf(text, sizeof text, "seed=%llu", (unsigned long long)seed);
+    snprintf(text, sizeof text, "seed=%llu,capability=90", (unsigned long long)seed);
     (void)setenv("FAKE_CUDA", text, 1);
     fflush(stdout);
     const pid_t child = fork();
