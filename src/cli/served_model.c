@@ -44,7 +44,7 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
  * model that it began with, so that one stays. */
 static enum status leave_device(struct served_model *model, struct error *error) {
     struct session *broken = &model->session;
-    const uint64_t context_size = engine_context_size(broken->engine);
+    const uint64_t context_size = broken->engine != NULL ? engine_context_size(broken->engine) : 0;
     enum status status = device_state(broken->device, error);
     engine_destroy(broken->engine);
     broken->engine = NULL;
@@ -109,8 +109,11 @@ enum status served_model_open(struct served_model *model, struct error *error) {
     TRY(session_open_tokenizer(&model->session, options, error));
     TRY(choose_template(model, error));
     model->answering = &model->session;
-    TRY(create_engine(model, false, 0, error));
-    const struct service_options service = {.engine = model->session.engine,
+    enum status status = create_engine(model, false, 0, error);
+    if (status != STATUS_OK && device_state(model->session.device, NULL) != STATUS_OK)
+        status = leave_device(model, error);
+    TRY(status);
+    const struct service_options service = {.engine = model->answering->engine,
                                             .tokenizer = model->session.tokenizer,
                                             .make_engine = make_engine,
                                             .make_engine_context = model,

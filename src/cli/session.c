@@ -106,20 +106,37 @@ static enum status load_model(struct session *session, const char *path, const s
     return STATUS_OK;
 }
 
+static enum status open_cpu(struct session *session, struct error *error) {
+    const struct device_options cpu = {.thread_count = session->thread_count, .mask = session->mask};
+    return device_cpu_create(&session->device, &cpu, error);
+}
+
+/* A card that breaks, lacks memory or cannot run the model while it is loaded: the processor, if any device will do. */
+static bool may_leave_card(const struct session *session, const struct options *options, enum status status) {
+    if (!session_takes_any_device(options) || device_memory_free(session->device) == UINT64_MAX) return false;
+    return status == STATUS_MEMORY || status == STATUS_UNSUPPORTED || device_state(session->device, NULL) != STATUS_OK;
+}
+
 static enum status open_path(struct session *session, const char *path, const struct options *options, bool only_cpu,
                              struct error *error) {
-    const size_t layers = only_cpu ? SIZE_MAX : device_layers(options);
     double began = clock_seconds();
+    struct error why;
     session->quiet = option_flag(options, OPTION_QUIET);
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
-    if (only_cpu)
-        TRY(device_cpu_create(&session->device,
-                              &(struct device_options){.thread_count = session->thread_count, .mask = session->mask},
-                              error));
-    else
-        TRY(open_device(session, path, options, error));
-    TRY(load_model(session, path, options, layers, error));
+    TRY(only_cpu ? open_cpu(session, error) : open_device(session, path, options, error));
+    enum status status = load_model(session, path, options, only_cpu ? SIZE_MAX : device_layers(options), &why);
+    if (status != STATUS_OK && !only_cpu && may_leave_card(session, options, status)) {
+        if (!session->quiet) fprintf(stderr, "loam: note: %s; the cpu is used\n", why.message);
+        device_destroy(session->device);
+        session->device = NULL;
+        TRY(open_cpu(session, error));
+        status = load_model(session, path, options, SIZE_MAX, &why);
+    }
+    if (status != STATUS_OK) {
+        *error = why;
+        return status;
+    }
     if (option_given(options, OPTION_WEIGHTS_HOST))
         TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));
     session->load_seconds = clock_seconds() - began;

@@ -84,6 +84,11 @@ static void test_faults(void **state) {
     struct process_result result = run_on("fail=kernel:60:719", "auto", "--preset=meanstd");
     assert_int_equal(result.code, 0);
     process_deinit(&result);
+    /* while the weights are on their way: the processor has them */
+    char *cpu = text_of(NULL, "cpu"), *left = text_of("fail=cuEventRecord:59:999", "auto");
+    assert_string_equal(left, cpu);
+    free(cpu), free(left);
+    expect_failure("fail=cuEventRecord:59:999", "cuda", NULL, 1, "weights: cuda: a ticket: CUDA_ERROR_UNKNOWN");
     expect_failure("fail=any:900:999", "cuda", NULL, 1, "CUDA_ERROR_UNKNOWN"); /* off the bus */
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
     expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
