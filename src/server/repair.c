@@ -13,6 +13,11 @@ static void enqueue(struct service *service, struct job *job) {
     service->shared.queue_bytes += job->request.bytes;
 }
 
+static bool device_broke(const struct service *service) {
+    return service->engine != NULL && engine_device_state(service->engine, NULL) != STATUS_OK &&
+           service->options.make_engine != NULL;
+}
+
 bool service_preempt(struct service *service, struct job *job) {
     struct error error;
     if (job->client.is_told) {
@@ -22,7 +27,10 @@ bool service_preempt(struct service *service, struct job *job) {
     enum status status = job_remember(job, &error);
     if (status == STATUS_OK && job->state == JOB_DECODE) status = sequence_save(job->answer.sequence, &error);
     if (status != STATUS_OK) {
-        job_end_running(service, job, STOP_FAILED, &error);
+        if (device_broke(service))
+            service_recover(service);
+        else
+            job_end_running(service, job, STOP_FAILED, &error);
         return false;
     }
     size_t residents = service->resident_count;
@@ -63,21 +71,24 @@ static enum status renew(struct service *service, struct job *job, struct error 
     return sequence_create(&job->answer.sequence, service->engine, error);
 }
 
-bool service_attach(struct service *service, struct job *job, struct error *error) {
-    enum status status = job_attach(job, service, error);
-    while ((status == STATUS_FULL || status == STATUS_MEMORY) && make_room(service)) {
+bool service_attach(struct service *service, struct job *job, enum status status, struct error *error) {
+    if (status == STATUS_OK) status = job_attach(job, service, error);
+    while (service->engine != NULL && (status == STATUS_FULL || status == STATUS_MEMORY) && make_room(service)) {
         if (!runs(service, job)) return false;
         status = renew(service, job, error);
         if (status == STATUS_OK) status = job_attach(job, service, error);
     }
     if (status == STATUS_OK) return true;
+    if (device_broke(service)) {
+        service_recover(service);
+        return runs(service, job);
+    }
     job_fail_running(service, job, error);
     return false;
 }
 
 enum status service_need_engine(struct service *service, struct error *error) {
-    if (service->engine != NULL && engine_device_state(service->engine, NULL) == STATUS_OK) return STATUS_OK;
-    if (service->engine != NULL && service->options.make_engine != NULL) service_recover(service);
+    if (device_broke(service)) service_recover(service);
     if (service->engine != NULL) return STATUS_OK;
     enum status status = service->options.make_engine(service->options.make_engine_context, &service->engine, error);
     if (status != STATUS_OK) service->engine = NULL;
@@ -127,7 +138,7 @@ static void try_alone(struct service *service, struct job *const *jobs, size_t c
 
 bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
                     const struct error *error) {
-    if (engine_device_state(service->engine, NULL) != STATUS_OK && service->options.make_engine != NULL) {
+    if (device_broke(service)) {
         service_recover(service);
         return true;
     }

@@ -114,11 +114,7 @@ static void admit(struct service *service, struct job *job) {
     service->running.jobs[service->running.count++] = job;
     service->shared.admitted = NULL;
     pthread_mutex_unlock(&service->shared.mutex);
-    if (status != STATUS_OK) {
-        job_fail_running(service, job, &error);
-        return;
-    }
-    if (!service_attach(service, job, &error)) return;
+    if (!service_attach(service, job, status, &error)) return;
     size_t begun; /* of a segment that has paused */
     (void)sequence_paused_tokens(job->answer.sequence, &begun);
     job->progress.done = job->answer.stored.count + begun;

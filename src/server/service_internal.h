@@ -251,14 +251,15 @@ double account_seconds(const struct service *service, const struct job *job);
 bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
                     const struct error *error);
 static inline bool job_is_alone(const struct job *job) { return job->failed_at != SIZE_MAX; }
-/* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
- * or waits in the queue again. */
-bool service_attach(struct service *service, struct job *job, struct error *error);
+/* job_attach of a job that runs, with room made as long as memory lacks, and another engine where the device broke.
+ * status, *error: of the sequence that it has.  false: it does not run any more; it failed, or waits in the queue
+ * again. */
+bool service_attach(struct service *service, struct job *job, enum status status, struct error *error);
 /* Ends a failed engine, and makes another one; what runs is computed anew, as far as it was not saved. */
 void service_recover(struct service *service);
 /* After a recovery that failed there is no engine: tries again. */
 enum status service_need_engine(struct service *service, struct error *error) STATUS_CHECKED;
-/* A running job gives up its slot, and goes on later.  false: it failed instead. */
+/* A running job gives up its slot, and goes on later.  false: it failed instead, or goes on with another engine. */
 bool service_preempt(struct service *service, struct job *job);
 
 /* passes.c.  What the running jobs need next: a step of those that decode, a slice of a prompt, short prompts. */
