@@ -117,8 +117,10 @@ enum status choice_reserve(struct choice *choice, struct stream *stream, size_t 
     if (buffer_exists(choice->rows)) TRY(operations->stream_synchronize(stream, error));
     operations->release(choice->device, choice->rows);
     choice->rows_capacity = 0;
-    if (operations->allocate(choice->device, kind, capacity * sizeof(uint32_t), choice->rows, NULL) != STATUS_OK)
+    if (operations->allocate(choice->device, kind, capacity * sizeof(uint32_t), choice->rows, NULL) != STATUS_OK) {
+        TRY(device_state(choice->device, error));
         return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", rows);
+    }
     choice->rows_capacity = capacity;
     return STATUS_OK;
 }

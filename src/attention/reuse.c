@@ -137,6 +137,7 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
     reuse->options = *options;
     if (!allocate(reuse)) {
         reuse_destroy(reuse);
+        TRY(device_state(shape->device, error));
         return error_set(error, STATUS_MEMORY, "reuse: no memory for the labels of %zu sequences",
                          shape->sequence_capacity);
     }
@@ -336,8 +337,10 @@ static enum status reserve(struct reuse *reuse, struct stream *stream, struct he
     ASSERT(capacity >= rows);
     struct device *device = reuse->shape.device;
     struct buffer longer;
-    if (device->operations->allocate(device, MEMORY_DEVICE, capacity * sizeof(uint32_t), &longer, NULL) != STATUS_OK)
+    if (device->operations->allocate(device, MEMORY_DEVICE, capacity * sizeof(uint32_t), &longer, NULL) != STATUS_OK) {
+        TRY(device_state(device, error));
         return error_set(error, STATUS_MEMORY, "reuse: no memory for a list of %zu rows", rows);
+    }
     enum status status = STATUS_OK;
     if (buffer_exists(&held->rows)) {
         device->operations->copy(stream, span_of(&longer, 0), span_of(&held->rows, 0), held->rows.bytes);

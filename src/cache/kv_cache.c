@@ -402,6 +402,7 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     release_key_index(cache);
     (void)key_index_tables(cache);
     TRY(status);
+    TRY(device_state(cache->device, error));
     return error_set(error, STATUS_MEMORY, "key index: no memory for the page tables");
 }
 
@@ -443,7 +444,8 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     cache->sequences = sequence;
     cache->sequence_count++;
     enum status status = STATUS_OK;
-    if (!has_tables)
+    if (!has_tables) status = device_state(cache->device, error);
+    if (!has_tables && status == STATUS_OK)
         status = error_set(error, STATUS_MEMORY, "KV sequence: no memory for the tables of %llu tokens",
                            (unsigned long long)token_capacity);
     if (status == STATUS_OK && cache->owner != NULL) status = cache->owner->add(sequence, error);

@@ -47,6 +47,7 @@ enum status page_table_init(struct page_table *table, struct device *device, siz
     }
     if (status == STATUS_OK) return STATUS_OK;
     page_table_deinit(table);
+    TRY(device_state(device, error)); /* it gave none, for it broke */
     return error_set(error, STATUS_MEMORY, "no memory for a page table of %llu chunks of %zu heads",
                      (unsigned long long)chunk_capacity, lane_count);
 }

@@ -12,20 +12,33 @@
 
 _Static_assert(sizeof(struct place_delta) == sizeof(struct cuda_place_delta), "kernels read them as they are");
 
-/* In parts that the ring has room for: without memory for a larger one a change would be lost. */
+/* False: memory lacked. */
+static bool places_put(struct stream *stream, struct span table, const struct place_delta *deltas, size_t count) {
+    struct staged staged;
+    cuda_work_lacks(stream); /* of what was put before */
+    if (staging_take(stream, count * sizeof *deltas, true, &staged)) {
+        memcpy(staged.host, deltas, staged.size_bytes);
+        staging_send(stream, &staged);
+        const struct cuda_update_places_args args = {
+            .table = cuda_address(table), .deltas = staged.card, .count = (uint32_t)count};
+        cuda_work_launch_kept(stream, "update_places", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
+                              &args);
+    }
+    return cuda_context_status(&stream->device->context, NULL) != STATUS_MEMORY;
+}
+
+/* In parts that the ring has room for: without memory for a larger one a change would be lost.  One that lacks memory
+ * is put again when the stream is empty. */
 void cuda_update_places(struct stream *stream, const struct update_places_operation *operation) {
     const size_t part_max = stream->staging.segment_bytes / sizeof(struct place_delta);
-    struct staged staged;
     cuda_device_enter(stream->device);
     for (size_t done = 0, part; done < operation->count; done += part) {
         part = min_size(part_max, operation->count - done);
-        if (!staging_take(stream, part * sizeof(struct place_delta), true, &staged)) return;
-        memcpy(staged.host, operation->deltas + done, staged.size_bytes);
-        staging_send(stream, &staged);
-        const struct cuda_update_places_args args = {
-            .table = cuda_address(operation->table), .deltas = staged.card, .count = (uint32_t)part};
-        cuda_work_launch_kept(stream, "update_places", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
-                              &args);
+        if (places_put(stream, operation->table, operation->deltas + done, part)) continue;
+        cuda_work_lacks(stream);
+        cuda_stream_drain(&stream->queue);
+        if (!places_put(stream, operation->table, operation->deltas + done, part))
+            stream->device->context.error.status = STATUS_FAILED; /* the change is lost */
     }
     cuda_work_done(stream);
 }

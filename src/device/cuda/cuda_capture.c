@@ -19,6 +19,7 @@ enum status cuda_capture_begin(struct stream *stream, struct error *error) {
 
 static enum status nodes_make(struct graph *graph, struct error *error) {
     struct stream *stream = graph->stream;
+    const bool lacked = stream->lack.status != STATUS_OK;
     cuda_device_enter(stream->device);
     if (graph->list.failed) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
     TRY(cuda_graph_begin(&graph->nodes, &stream->queue, error));
@@ -34,8 +35,13 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
     }
     stream->made = NULL;
     TRY(cuda_graph_end(&graph->nodes, error));
+    if (stream->lack.status != STATUS_OK) { /* nodes are missing */
+        *error = stream->lack;
+        if (!lacked) stream->lack = (struct error){.status = STATUS_OK};
+        return error->status;
+    }
     if (graph->memory.status != STATUS_OK) {
-        if (error != NULL) *error = graph->memory.error;
+        *error = graph->memory.error;
         return graph->memory.status;
     }
     const struct graph_memory *memory = &graph->memory;
@@ -49,7 +55,9 @@ enum status cuda_capture_end(struct stream *stream, struct graph **result, struc
     struct graph *graph = stream->captured;
     stream->captured = NULL;
     *result = NULL;
-    const enum status status = nodes_make(graph, error);
+    struct error reason;
+    const enum status status = cuda_device_failed(stream->device, nodes_make(graph, &reason), &reason);
+    if (status != STATUS_OK && error != NULL) *error = reason;
     operation_list_clear(&graph->list);
     if (status == STATUS_OK)
         *result = graph;

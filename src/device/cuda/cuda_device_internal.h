@@ -92,6 +92,8 @@ static inline bool cuda_has_wgmma(const struct cuda_device *device) {
 }
 /* Where to write the device's error; NULL if it has one already. */
 struct error *cuda_device_error(struct cuda_device *device);
+/* What failed is the device's error, unless it has one; a lack of memory is the caller's alone.  Returns status. */
+enum status cuda_device_failed(struct cuda_device *device, enum status status, const struct error *error);
 /* The device's error, if it is one of memory, is from here on the stream's lack. */
 void cuda_work_lacks(struct stream *stream);
 

@@ -21,9 +21,11 @@ enum status cuda_allocate(struct device *base, enum memory_kind kind, size_t siz
     struct cuda_area *area = calloc(1, sizeof *area);
     *buffer = (struct buffer){.device = NULL};
     if (area == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for an area");
+    struct error reason;
     cuda_device_enter(device);
-    const enum status status = area_create(device, kind, size_bytes, &area->buffer, error);
-    if (status != STATUS_OK) {
+    const enum status status = area_create(device, kind, size_bytes, &area->buffer, &reason);
+    if (cuda_device_failed(device, status, &reason) != STATUS_OK) {
+        if (error != NULL) *error = reason;
         cuda_buffer_destroy(&area->buffer);
         free(area);
         return status;

@@ -23,6 +23,13 @@ struct error *cuda_device_error(struct cuda_device *device) {
     return cuda_context_works(&device->context) ? &device->context.error : NULL;
 }
 
+enum status cuda_device_failed(struct cuda_device *device, enum status status, const struct error *error) {
+    struct error *own = &device->context.error;
+    if (status == STATUS_MEMORY && own->status == STATUS_MEMORY) *own = (struct error){.status = STATUS_OK};
+    if (status != STATUS_OK && status != STATUS_MEMORY && own->status == STATUS_OK) *own = *error;
+    return status;
+}
+
 void cuda_work_lacks(struct stream *stream) {
     struct error *error = &stream->device->context.error;
     if (error->status != STATUS_MEMORY) return;
@@ -167,8 +174,14 @@ static void deliver(struct stream *stream) {
 /* Waits for all that is on the stream, and delivers; what it lacked until then is told, once. */
 static enum status finish(struct stream *stream, struct error *error) {
     ASSERT(stream->captured == NULL);
+    cuda_work_lacks(stream);
     const uint64_t ticket = cuda_stream_mark(&stream->queue);
     enum status status = cuda_ticket_wait(&stream->queue, ticket, error);
+    if (status == STATUS_MEMORY) { /* for a ticket */
+        cuda_work_lacks(stream);
+        cuda_stream_drain(&stream->queue);
+        status = cuda_context_status(&stream->device->context, error);
+    }
     if (status == STATUS_OK && stream->lack.status != STATUS_OK) {
         status = stream->lack.status;
         if (error != NULL) *error = stream->lack;
