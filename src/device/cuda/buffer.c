@@ -85,7 +85,7 @@ enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_cont
     if (!context->properties.can_register_host) return create_of_driver(buffer, context, size_bytes, error);
     void *area = memory_area_create(size_bytes);
     if (area == NULL) return error_set_os(error, STATUS_MEMORY, errno, "cuda: %zu bytes of host memory", size_bytes);
-    if (cuda_buffer_register(buffer, context, area, size_bytes, NULL) != STATUS_OK) {
+    if (cuda_buffer_register(buffer, context, area, size_bytes, NULL) != STATUS_OK) { /* some systems limit it */
         memory_area_destroy(area, size_bytes);
         return create_of_driver(buffer, context, size_bytes, error);
     }
