@@ -217,7 +217,14 @@ static enum status parse_value(struct option_value *value, const struct place *p
             return bad_value(place, text, spec->choices, error);
         return STATUS_OK;
     case ARGUMENT_COUNT:
-        if (!size_parse(text, &value->count)) return bad_value(place, text, "a whole number (K, M, G)", error);
+        if (spec->choices != NULL &&
+            (choice_find(spec->choices, text, strlen(text), &number) || strcmp(text, "-1") == 0)) {
+            value->count = UINT64_MAX;
+            return STATUS_OK;
+        }
+        if (!size_parse(text, &value->count))
+            return bad_value(place, text, spec->choices != NULL ? "a whole number or all" : "a whole number (K, M, G)",
+                             error);
         return in_range(spec, (double)value->count) ? STATUS_OK : out_of_range(place, text, error);
     case ARGUMENT_INTEGER:
         if (size_parse(text, &number) && number <= INT64_MAX) {

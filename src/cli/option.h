@@ -175,7 +175,7 @@ struct option_spec {
     enum argument_kind kind;
     const char *argument;     /* what help calls the argument: "FILE" */
     const char *default_text; /* parsed like an argument; NULL: not given */
-    const char *choices;      /* "f16|q8_0", for words */
+    const char *choices;      /* "f16|q8_0", for words; of a count: those that stand for no bound */
     double min, max;          /* of numbers; both 0: any */
     uint32_t commands;        /* bits 1 << enum command_id */
     uint32_t lists;           /* those of them that take several values, by comma */

@@ -258,10 +258,10 @@ const struct option_spec option_table[] = {
      .help = "what computes: cpu; cuda or cuda:N, NVIDIA's first card or the one that loam devices lists so; auto: a "
              "card whose free memory holds the weights, where all of the context is read, else cpu"},
     {.id = OPTION_GPU_LAYERS, .name = "n-gpu-layers", .short_name = "ngl", .alias = "gpu-layers",
-     .kind = ARGUMENT_COUNT, .argument = "N",
+     .kind = ARGUMENT_COUNT, .argument = "N", .choices = "all|auto",
      .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
      .help = "the device's memory holds the weights of the last N layers, and without it those of all; the device "
-             "reads the others from RAM over the bus; 0: --device cpu"},
+             "reads the others from RAM over the bus; 0: --device cpu; all of them"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
      .choices = "default|ref|avx2|avx512|amx|neon|all",

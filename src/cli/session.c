@@ -174,6 +174,15 @@ enum status session_open_tokenizer(struct session *session, const struct options
     return STATUS_OK;
 }
 
+/* What a card had no memory for was small; what takes it is known. */
+static void say_what_takes_memory(const struct session *session, struct error *error) {
+    const size_t used = strlen(error->message);
+    if (error->status == STATUS_MEMORY &&
+        strncmp(error->message, session->device->name, strlen(session->device->name)) == 0)
+        snprintf(error->message + used, sizeof error->message - used,
+                 ": try a smaller -c, or fewer layers there (-ngl)");
+}
+
 enum status session_create_engine(struct session *session, const struct plan *plan,
                                   const struct engine_options *engine_options, struct error *error) {
     double began = clock_seconds();
@@ -182,7 +191,9 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     struct plan on_this_disk = *plan;
     if (plan->disk_directory != NULL && plan->read_gap_bytes == 0)
         on_this_disk.read_gap_bytes = machine_file_read_gap();
-    TRY(engine_create(&session->engine, session->model, &on_this_disk, engine_options, error));
+    const enum status status = engine_create(&session->engine, session->model, &on_this_disk, engine_options, error);
+    if (status != STATUS_OK) say_what_takes_memory(session, error);
+    TRY(status);
     session->load_seconds += clock_seconds() - began;
     const char *warning = engine_documents_warning(session->engine);
     if (warning != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", warning);

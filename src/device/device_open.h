@@ -12,7 +12,7 @@ struct device_request {
     struct device_options options; /* of the processor */
 };
 
-/* why (may be NULL): why a card that is there was not taken; STATUS_OK: there is none, or it was not asked for.
+/* why (may be NULL): of auto, why no card was taken; STATUS_OK: one was.
  * STATUS_USAGE: there is no device of that name.  STATUS_UNSUPPORTED: what is missing. */
 enum status device_open(struct device **device, const struct device_request *request, struct error *why,
                         struct error *error) STATUS_CHECKED;

@@ -94,7 +94,8 @@ static void option_table_is_consistent(void **state) {
         const struct option_spec *x = &option_table[a];
         assert_true(x->id < OPTION_COUNT && x->name != NULL && x->help != NULL && x->commands != 0);
         assert_true((x->argument == NULL) == (x->kind == ARGUMENT_NONE));
-        assert_true((x->choices != NULL) == (x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_WORDS));
+        const bool has_words = x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_WORDS;
+        assert_true((x->choices != NULL) == has_words || x->kind == ARGUMENT_COUNT);
         assert_true((x->lists & ~x->commands) == 0);
         assert_true(x->lists == 0 || x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_COUNT);
         for (size_t b = a + 1; b < option_table_count; b++) {

@@ -47,9 +47,18 @@ static void test_nothing_there(void **state) {
     expect_failure(NULL, "cuda", NULL, 1, "cuda: no NVIDIA driver: libcuda.so.1");
     expect_failure("devices=0", "cuda", NULL, 1, "cuda: no NVIDIA GPU was found");
     expect_failure("seed=1", "cuda:1", NULL, 2, "cuda: there is no device 1, expected one of 1");
+    expect_failure("seed=1", "cuda", "--n-gpu-layers=x", 2, "found 'x', expected a whole number or all");
     expect_failure("seed=1", "gpu", NULL, 2, "device gpu: expected auto, cpu, cuda or cuda:N");
     if (cuda_image_count == 0)
         expect_failure("seed=1", "cuda", NULL, 1, "cuda: this build has no kernels: there was no clang-19");
+    /* who asks for layers there is told why there are none */
+    assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
+    assert_int_equal(setenv("FAKE_CUDA", "version=11080", 1), 0);
+    struct process_result old =
+        LOAM("run", "-m", MODEL, "-ngl", "9", "-t", "1", "-c", "128", "--raw", "-n", "1", "-p", "The");
+    assert_int_equal(old.code, 0);
+    assert_true(strncmp(old.complaints, "loam: note: cuda: the NVIDIA driver is of CUDA 11.8, expected", 61) == 0);
+    process_deinit(&old);
     char *none = text_of(NULL, "auto"), *cpu = text_of(NULL, "cpu"), *small = text_of("memory=64M", "auto");
     assert_string_equal(none, cpu);
     assert_string_equal(small, cpu);
@@ -67,9 +76,12 @@ static void test_same_text(void **state) {
     if (in_ram.code != 0) fail_msg("exit code %d: %s", in_ram.code, in_ram.complaints);
     assert_string_equal(in_ram.output, cpu);
     process_deinit(&in_ram);
-    struct process_result split = run_on("memory=64M", "cuda", "--n-gpu-layers=1");
-    assert_string_equal(split.output, cpu);
-    process_deinit(&split);
+    static const char *const layers[] = {"--n-gpu-layers=1", "--n-gpu-layers=all", "--n-gpu-layers=-1"};
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        struct process_result split = run_on("memory=64M", i == 0 ? "cuda" : "CUDA0", layers[i]);
+        assert_string_equal(split.output, cpu);
+        process_deinit(&split);
+    }
     struct process_result none = run_on("fail=any:1:999", "cuda", "--n-gpu-layers=0"); /* no call was made */
     assert_string_equal(none.output, cpu);
     process_deinit(&none);
@@ -93,6 +105,8 @@ static void test_faults(void **state) {
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
     expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
+    expect_failure("memory=14M", "cuda", NULL, 5, "of 14.00 MiB are free, device memory of");
+    expect_failure("memory=14M", "cuda", NULL, 5, "try a smaller -c, or fewer layers there (-ngl)");
     expect_failure("seed=1", "cuda", "--preset=hata", 1,
                    "select=hash: the cuda device cannot choose so: try --preset full");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,

@@ -33,8 +33,11 @@ static void cuda_destroy(struct device *base) {
 
 static enum status cuda_stream_new(struct device *base, struct stream **stream, struct error *error) {
     struct cuda_device *device = (struct cuda_device *)base;
+    struct error reason;
     cuda_device_enter(device);
-    return cuda_work_create(device, stream, SEGMENT_BYTES, true, error);
+    const enum status status = cuda_work_create(device, stream, SEGMENT_BYTES, true, &reason);
+    if (cuda_device_failed(device, status, &reason) != STATUS_OK && error != NULL) *error = reason;
+    return status;
 }
 
 static void cuda_stream_end(struct stream *stream) {

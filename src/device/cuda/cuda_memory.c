@@ -57,7 +57,8 @@ void cuda_release(struct device *base, struct buffer *buffer) {
 uint64_t cuda_memory_free(struct device *base) {
     struct cuda_device *device = (struct cuda_device *)base;
     uint64_t free_bytes = 0, total_bytes = 0;
+    struct error reason;
     cuda_device_enter(device);
-    if (cuda_memory_read(&device->context, &free_bytes, &total_bytes, NULL) != STATUS_OK) return 0;
-    return free_bytes;
+    const enum status status = cuda_memory_read(&device->context, &free_bytes, &total_bytes, &reason);
+    return cuda_device_failed(device, status, &reason) == STATUS_OK ? free_bytes : 0;
 }

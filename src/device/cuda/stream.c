@@ -72,12 +72,15 @@ static struct cu_event *event_of(const struct cuda_stream *stream, uint64_t tick
     return stream->events[ticket % CUDA_TICKETS_MAX];
 }
 
+/* To a question, which uses no memory: one that lacks some is asked again. */
+static bool is_no_answer(enum cu_result result) { return result == CU_NOT_READY || result == CU_OUT_OF_MEMORY; }
+
 /* Asks the driver.  One that fails breaks the context and ends the wait. */
 static bool ticket_query(struct cuda_stream *stream, uint64_t ticket) {
     if (ticket <= stream->done) return true;
     ASSERT(ticket <= stream->last);
     enum cu_result result = stream->context->driver->cuEventQuery(event_of(stream, ticket));
-    if (result == CU_NOT_READY) return false;
+    if (is_no_answer(result)) return false;
     if (cuda_context_check(stream->context, result, "waiting for the device")) stream->done = ticket;
     return true;
 }
@@ -106,7 +109,7 @@ void cuda_stream_drain(struct cuda_stream *stream) {
     uint32_t found, expected;
     while (stream->handle != NULL && !context->is_stuck) {
         enum cu_result result = context->driver->cuStreamQuery(stream->handle);
-        if (result != CU_NOT_READY) { /* with an error of the device nothing runs any more */
+        if (!is_no_answer(result)) { /* with an error of the device nothing runs any more */
             (void)cuda_context_check(context, result, "waiting for the device");
             return;
         }
