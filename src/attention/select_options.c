@@ -285,15 +285,17 @@ enum status select_options_run_on(const struct select_options *options, const st
     size_t count;
     if (device == NULL || options->method == NULL || options->method == &select_all) return STATUS_OK;
     TRY(select_options_layouts(layouts, &count, options, shape, error));
-    bool takes = true;
-    for (size_t i = 0; i < count; i++) {
+    const char *instead = "";
+    for (size_t i = 0; i < count && instead[0] == '\0'; i++) {
         const bool has_kind = (device->key_indexes >> layouts[i].kind & 1) != 0;
-        takes =
-            takes && has_kind && (device->chooses_by == NULL || device->chooses_by(&layouts[i], (float)options->alpha));
+        if (!has_kind)
+            instead = "--preset full";
+        else if (device->chooses_by != NULL)
+            instead = device->chooses_by(&layouts[i], (float)options->alpha);
     }
-    if (takes) return STATUS_OK;
-    return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try --preset full",
-                     options->method->name, device->name);
+    if (instead[0] == '\0') return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try %s",
+                     options->method->name, device->name, instead);
 }
 
 enum status select_options_unit(const struct select_options *options, const struct select_shape *shape, uint64_t *unit,

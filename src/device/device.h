@@ -776,8 +776,9 @@ struct device {
     /* 1 << kind for every kind of key index that it builds and chooses by; KEY_INDEX_NONE: it attends to lists.  What
      * choosing needs of operations may be NULL where it has none; all others every device has. */
     uint32_t key_indexes;
-    /* Whether it can with this layout of such a kind, and alpha of choose_operation; NULL: with any. */
-    bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
+    /* What to try where it cannot with this layout of such a kind, and alpha of choose_operation; "": it can.  NULL: it
+     * can with any. */
+    const char *(*chooses_by)(const struct key_index_layout *layout, float alpha);
     size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
     size_t head_max;   /* elements of a head's K and V, at most; 0: any. Models with more do not load on it */
     /* Up to so many rows have the bits that each has alone, and other ones among more; 0: always the same ones. */

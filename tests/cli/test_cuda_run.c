@@ -108,7 +108,7 @@ static void test_faults(void **state) {
     expect_failure("memory=14M", "cuda", NULL, 5, "of 14.00 MiB are free, device memory of");
     expect_failure("memory=14M", "cuda", NULL, 5, "try a smaller -c, or fewer layers there (-ngl)");
     expect_failure("seed=1", "cuda", "--preset=hata", 1,
-                   "select=hash: the cuda device cannot choose so: try --preset full");
+                   "select=hash: the cuda device cannot choose so: try --set page=8");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,
                    "--weights-host: this device holds all weights itself");
 }

@@ -496,10 +496,12 @@ static void check_refused(struct rig *rig, const struct plan *plan, const char *
 
 static void what_it_cannot_choose_by_is_refused(void **state) {
     (void)state;
-    static const char *const settings[][3] = {{"quest", NULL, "quest"},
-                                              {"hata", "planes=1", "hash"}, /* single tokens */
-                                              {"hata", "planes=1,page=8,receipt=1", "hash"},
-                                              {"clo", "planes=1,reused=0", "hash"}};
+    static const char *const settings[][4] = {
+        {"quest", NULL, "quest", "--preset full"},
+        {"hata", "planes=1", "hash", "--set page=8"}, /* single tokens */
+        {"hata", "planes=3,page=8", "hash", "--set planes=1"},
+        {"hata", "planes=1,page=8,receipt=1", "hash", "it without --receipt and --loss"},
+        {"clo", "planes=1,reused=0", "hash", "--set page=8"}};
     struct rig rig;
     struct tiny_model tiny = tiny_model_default("llama");
     char message[120];
@@ -507,8 +509,8 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
     rig_open(&rig, &tiny, 1);
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         struct plan plan = plan_with(&rig, settings[i][0], settings[i][1], NULL, KV_F16);
-        snprintf(message, sizeof message, "select=%s: the cuda device cannot choose so: try --preset full",
-                 settings[i][2]);
+        snprintf(message, sizeof message, "select=%s: the cuda device cannot choose so: try %s",
+                 settings[i][2], settings[i][3]);
         check_refused(&rig, &plan, message);
         plan_deinit(&plan);
     }

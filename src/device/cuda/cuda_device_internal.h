@@ -182,7 +182,7 @@ void cuda_compare_labels(struct stream *stream, const struct compare_labels_oper
 
 /* ---- cuda_key_index.c, cuda_select.c ---- */
 
-bool cuda_chooses_by(const struct key_index_layout *layout, float alpha);
+const char *cuda_chooses_by(const struct key_index_layout *layout, float alpha);
 extern const struct range_form cuda_range_form;
 void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);
 void cuda_choose(struct stream *stream, const struct choose_operation *operation);

@@ -12,10 +12,12 @@ _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVE
 
 /* ---- what it can ---- */
 
-static bool chooses_by_level(const struct key_index_layout *layout) {
-    return layout->unit_tokens % UNIT_TOKENS == 0 && layout->aggregate == SCORE_SOFTMAX &&
-           layout->level.dimension % 32 == 0 &&
-           (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
+/* Lists are whole units of 8 tokens, as the bus moves them. */
+static const char *chooses_by_level(const struct key_index_layout *layout) {
+    const size_t planes = layout->level.planes;
+    if (layout->unit_tokens % UNIT_TOKENS != 0) return "--set page=8";
+    if (planes != 1 && planes != 2 && planes != 4) return "--set planes=1";
+    return layout->aggregate == SCORE_SOFTMAX && layout->level.dimension % 32 == 0 ? "" : "--preset full";
 }
 
 /* What lies beside the keys of pages, or of leaves of a tree. */
@@ -36,10 +38,11 @@ static bool is_spread(const struct key_index_layout *layout) {
     return layout->kind == KEY_INDEX_ABSTRACT && layout->abstract_kind == ABSTRACT_MEAN_DEVIATION;
 }
 
-bool cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
-    if (layout->sample_count != 0 || layout->has_bounds || alpha != 0) return false;
+const char *cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
+    if (layout->sample_count != 0) return "it without --receipt and --loss"; /* no kernel reads sampled keys */
+    if (layout->has_bounds || alpha != 0) return "--preset full";
     if (layout->kind == KEY_INDEX_LEVEL) return chooses_by_level(layout);
-    return is_spread(layout);
+    return is_spread(layout) ? "" : "--preset full";
 }
 
 size_t cuda_query_bytes(const struct key_index_layout *layout) {

@@ -142,7 +142,7 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
                                      .group = heads / kv_heads},
                          .unit_tokens = (uint32_t)operation->layout->unit_tokens,
                          .score_heads = cuda_score_heads(operation->layout, heads / kv_heads)};
-    ASSERT(cuda_chooses_by(operation->layout, operation->alpha));
+    ASSERT(cuda_chooses_by(operation->layout, operation->alpha)[0] == '\0');
     cuda_device_enter(stream->device);
     if (operation->item_count > 0 && listed_init(stream, &c.listed, operation->item_count, kv_heads)) {
         lists_place(&c);
