@@ -77,7 +77,11 @@ struct select_method {
     bool reads_keys;        /* choosing reads all keys, as halves */
     bool needs_key_index;   /* of all chunks before, in memory: that of a chunk is built of theirs */
     bool finds_few_chunks;  /* what it picks lies in so few chunks that slots hold them (list_buffer.h) */
-    size_t own_page;        /* tokens that are picked together unless options say; 0: single ones */
+    /* How its choices lie on text, for plan/cost.h: among so many tokens are (tokens / unit)^scatter places, and each
+     * is chosen from or not, whatever becomes of the others.  0: one run; 1: each unit by itself.  As steps over
+     * recorded rows were counted (docs/planner.md, "What is assumed"), or 0.5. */
+    double scatter;
+    size_t own_page; /* tokens that are picked together unless options say; 0: single ones */
 };
 
 /* loam's own.  A program that has more adds them before main (src/lab/methods). */

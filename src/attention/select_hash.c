@@ -144,5 +144,8 @@ static enum status weights(uint16_t *weights, size_t layer_index, const uint16_t
     return random_or_alike(weights, alike, shape, code_bits(options, shape), error);
 }
 
-const struct select_method select_hash = {
-    .name = "hash", .summary = "tokens by codes of their keys (HATA)", .layout = layout, .weights = weights};
+const struct select_method select_hash = {.name = "hash",
+                                          .summary = "tokens by codes of their keys (HATA)",
+                                          .layout = layout,
+                                          .weights = weights,
+                                          .scatter = 0.5};

@@ -10,4 +10,5 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
 const struct select_method select_meanstd = {.name = "meanstd",
                                              .summary = "pages by mean and deviation of their keys",
                                              .layout = layout,
+                                             .scatter = 0.45,
                                              .own_page = SELECT_PAGE};

@@ -25,4 +25,4 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
 }
 
 const struct select_method select_tree = {
-    .name = "tree", .summary = "leaves of a tree of bounds (LeoAM)", .layout = layout};
+    .name = "tree", .summary = "leaves of a tree of bounds (LeoAM)", .layout = layout, .scatter = 0.6};

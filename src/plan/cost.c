@@ -13,33 +13,6 @@
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk",      "weights"};
 
-/* Fitted to recorded queries of texts (docs/planner.md, "Hits").  With x = chunks that RAM holds / chunks that a step
- * chooses: hits = CHOSEN_AGAIN x for x <= 1, else 1 - (1 - CHOSEN_AGAIN) x^-MISS_POWER.  A chosen token or page brings
- * NEIGHBOURS chosen tokens beside it.  A prefetch reads PREFETCHED of the chunks that are missed. */
-static const double CHOSEN_AGAIN = 0.85, MISS_POWER = 3.5, NEIGHBOURS = 4, PREFETCHED = 0.6;
-/* Lists with buffers (docs/planner.md, "Hits").  Of depth tokens a list has kept; new in each step are
- *
- *   rows = ADDED kept (1 - kept / depth)                   in runs of ADDED_RUN rows
- *   rows = ADDED_KEPT / CHANGED kept (1 - kept / depth)    where lists are kept, of which CHANGED change in a step
- *   hits = max(x^2 / (x^2 + LOCALITY), HELD held)          x: chunks in RAM / chunks of the rows; held: share in RAM */
-static const double LOCALITY = 0.2, HELD = 0.6, ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
-/* Chosen tokens lie close together.  Chunks that a choice touches, with places(n) for n runs that lie anywhere:
- *
- *   places(kept / CHUNK_TOKENS)       single tokens
- *   places(rows / CHUNK_ADDED)        rows that are new in a list
- *   places(kept / (unit + CHUNK_NEIGHBOURS min(depth / kept, SPARSE_MAX)))    pages of `unit` tokens, ranked by boxes;
- *                                     by mean and spread they lie closer: CHUNK_NEIGHBOURS_SPREAD */
-static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2, CHUNK_NEIGHBOURS_SPREAD = 3.5,
-                    SPARSE_MAX = 8;
-/* Of measured steps (docs/planner.md, "Predicted against measured"). */
-static const double NOT_HIDDEN = 0.75;
-/* Layers whose chunks are on their way into slots at a time. */
-static const double MOVING_LAYERS = 3;
-/* The fraction of texts that a dial keeps (docs/planner.md, "The dial"), by single tokens and by pages. */
-static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
-/* A scan reads neighbours on disk in one request, which ends at a chunk that RAM holds, or whose slot does not lie
- * behind the last one's: a request has 1 / (SCAN_CUT + SCAN_CUT_HELD times the share of chunks in RAM) chunks. */
-static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
 enum { PART_BYTES = IO_ALIGNMENT }; /* of pages in parts, at least (decision 0030) */
 
 /* ---- the model ---- */
@@ -271,13 +244,14 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
-/* One thread asks for pages, waits for them and handles them: NOT_HIDDEN of the shorter time overlaps with nothing. */
+/* One thread asks for pages, waits for them and handles them. */
 static double reading(double disk, double processor) {
-    return fmax(disk, processor) + NOT_HIDDEN * fmin(disk, processor);
+    return fmax(disk, processor) + COST_NOT_HIDDEN * fmin(disk, processor);
 }
 
 double cost_disk_share(double both, double processor) {
-    return fmax(both >= (1 + NOT_HIDDEN) * processor ? both - NOT_HIDDEN * processor : (both - processor) / NOT_HIDDEN,
+    return fmax(both >= (1 + COST_NOT_HIDDEN) * processor ? both - COST_NOT_HIDDEN * processor
+                                                          : (both - processor) / COST_NOT_HIDDEN,
                 0);
 }
 
@@ -314,15 +288,20 @@ static double rebuilt(const struct step *step, double disk, double processor, do
     return again < 0.9 * fmax(disk, computed + processor) ? again : read;
 }
 
-/* Chunks of a request, where a scan finds the share `held` of its chunks in RAM. */
-static double request_chunks(double held) { return 1 / (SCAN_CUT + SCAN_CUT_HELD * held); }
+/* Of chunks of which a step wants the share `wanted`, and RAM has room for the share `held`, those that it finds there:
+ * what it wanted before, but for a layer's slots, whose chunks are on their way and keep nothing for the next step. */
+static double hits_of(const struct step *step, double held, double wanted) {
+    const double moving = 1 / (double)step->model->config->layer_count;
+    return held < 1 ? fmin(fmax(held - moving, 0) / wanted, 1) : 1;
+}
+
+/* A scan reads neighbours on disk in one request, which ends with their segment or at a chunk that RAM holds. */
+static double request_chunks(double held) { return 1 / (1. / COST_SEGMENT_CHUNKS + held); }
 
 static void read_everything(struct step *step, double computed) {
     struct cost *cost = step->cost;
     const struct tiers *tiers = &step->tiers;
-    const double layers = (double)step->model->config->layer_count;
-    /* Slots of a layer's chunks on their way keep nothing for the next step. */
-    const double missed = fmin(1 - tiers->held + 1 / layers, 1);
+    const double layers = (double)step->model->config->layer_count, missed = 1 - hits_of(step, tiers->held, 1);
     const double pages = tiers->chunks * tiers->heads * missed, together = request_chunks(1 - missed);
     const struct machine *machine = step->model->machine;
     const double disk = scan_seconds(machine, pages, tiers->page_bytes),
@@ -343,56 +322,32 @@ struct chosen {
     double miss_bytes;   /* read of a chunk, in one request: the slots of neighbours lie apart */
 };
 
-/* Chunks, of n, that runs of neighbours take which lie anywhere: one chunk a run. */
-static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
-
-static double hits_of(double held, double x) {
-    if (held >= 1) return 1;
-    return x > 1 ? 1 - (1 - CHOSEN_AGAIN) * pow(x, -MISS_POWER) : CHOSEN_AGAIN * x;
+/* Of stretches of so many tokens, the share in which a choice of `share` of all tokens, in units, takes any. */
+static double places_taken(double share, double tokens, double unit, double scatter) {
+    return 1 - pow(1 - fmin(share, 1), pow(fmax(tokens / unit, 1), scatter));
 }
 
-static struct chosen chosen_of(const struct step *step, double held) {
+static struct chosen chosen_of(const struct step *step, double share, double unit, double scatter, double held) {
     const struct tiers *tiers = &step->tiers;
-    const struct select_options *select = &step->plan->select;
-    const double unit = unit_tokens(select), kept = step->work.kept, run = unit + NEIGHBOURS;
-    struct chosen chosen = {.miss_bytes = tiers->page_bytes};
-    if (select->method == &select_window || unit >= KV_CHUNK_TOKENS)
-        chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
-    else
-        chosen.chunks = places_taken(tiers->chunks, kept / run);
-    const double spread = chosen.chunks;
-    const double beside = (select->method == &select_meanstd ? CHUNK_NEIGHBOURS_SPREAD : CHUNK_NEIGHBOURS) *
-                          fmin(step->work.depth / kept, SPARSE_MAX);
-    if (unit == 1) chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / CHUNK_TOKENS));
-    if (unit > 1 && unit < KV_CHUNK_TOKENS && select->method != &select_tree)
-        chosen.chunks = places_taken(tiers->chunks, kept / (unit + beside));
-    const double x = held * tiers->chunks / chosen.chunks;
-    chosen.hits = hits_of(held, x);
-    if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
-        chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
-    if (!step->plan->quantized_pages && unit < KV_CHUNK_TOKENS) {
-        const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = tiers->page_bytes / part,
-                     part_tokens = KV_CHUNK_TOKENS / parts;
-        const double run_parts = fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
-        const double taken = fmax(places_taken(parts, kept / run / spread * run_parts) * spread / chosen.chunks, 1);
-        const double rows = kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->page_bytes; /* at least these */
-        chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->page_bytes);
-    }
+    const double part_tokens = KV_CHUNK_TOKENS * fmin(fmax(PART_BYTES / tiers->page_bytes, 1. / 8), 1),
+                 cut = scatter > 0 ? 0 : 1 / tiers->chunks, /* a run ends within a chunk */
+        places = fmax(places_taken(share, KV_CHUNK_TOKENS, unit, scatter), 1e-12), wanted = fmin(places + cut, 1);
+    struct chosen chosen = {
+        .chunks = tiers->chunks * wanted, .hits = hits_of(step, held, wanted), .miss_bytes = tiers->page_bytes};
+    if (!step->plan->quantized_pages) /* in parts, of which only those with a wanted row are read */
+        chosen.miss_bytes *= fmin(places_taken(share, part_tokens, unit, scatter) / places, 1);
     return chosen;
 }
 
-/* The same of the rows that a head with a buffer lacks: single tokens, read in parts. */
+/* The same of the rows that a head with a buffer lacks, single tokens.  Where lists are kept, one that changes has
+ * grown old: it lacks more, by the root of its steps. */
 static struct chosen added_to_lists(const struct step *step, double held) {
-    const struct tiers *tiers = &step->tiers;
-    const bool keeps = step->plan->select.reuse.kind == REUSE_SIMILARITY;
-    const double left_out = 1 - step->work.kept / step->work.depth, changed = keeps ? CHANGED : 1;
-    const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed, runs = rows / ADDED_RUN;
-    const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = fmax(tiers->page_bytes / part, 1);
-    const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9),
-                 touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
-    const double x = held * tiers->chunks / spread;
-    struct chosen added = {.chunks = changed * touched, .hits = fmin(fmax(x * x / (x * x + LOCALITY), held * HELD), 1)};
-    added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->page_bytes);
+    const struct reuse_options *reuse = &step->plan->select.reuse;
+    const double share = step->work.kept / step->work.depth,
+                 changed = reuse->kind == REUSE_SIMILARITY ? 1 - reuse->reused : 1,
+                 renewed = COST_RENEWED * share * (1 - share) / sqrt(changed);
+    struct chosen added = chosen_of(step, renewed, 1, COST_RENEWED_SCATTER, held);
+    added.chunks *= changed;
     return added;
 }
 
@@ -416,15 +371,17 @@ static double chosen_seconds(const struct machine *machine, const struct chosen_
                    handling_seconds(machine, reads->requests, bytes));
 }
 
-/* A window misses whole layers, those whose turn comes last: what was used the longest ago leaves. */
-static struct chosen_reads reads_of(const struct step *step, double requests, double bytes) {
-    const double window = fmin(ceil(step->work.kept / KV_CHUNK_TOKENS) + 1, step->tiers.chunks);
-    const bool are_neighbours = step->plan->select.method == &select_window;
+/* A window misses whole layers, those whose turn comes last: what was used the longest ago leaves.  Others lie
+ * anywhere, one for each request. */
+static struct chosen_reads reads_of(const struct step *step, const struct chosen *lists, double requests,
+                                    double bytes) {
+    const bool are_neighbours = step->plan->select.method->scatter == 0;
+    const double anywhere = step->chosen_layers * (1 - pow(1 - 1 / fmax(step->chosen_layers, 1), requests));
     return (struct chosen_reads){.requests = requests,
                                  .bytes = bytes,
                                  .are_neighbours = are_neighbours,
-                                 .layers = are_neighbours ? requests / (step->work.kv_heads * window)
-                                                          : places_taken(step->chosen_layers, requests)};
+                                 .layers =
+                                     are_neighbours ? requests / (step->work.kv_heads * lists->chunks) : anywhere};
 }
 
 /* Heads with a buffer lack the rows that their last list did not have; the others all of theirs. */
@@ -437,23 +394,25 @@ static void read_chosen(struct step *step, double computed) {
     const double resident = fmin(tiers->resident, layers - step->chosen_layers);
     const double resident_share = resident / layers; /* they take of what RAM holds */
     const double held = fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1);
-    const struct chosen lists = chosen_of(step, held), added = added_to_lists(step, held);
+    const struct select_options *select = &step->plan->select;
+    const struct chosen lists = chosen_of(step, step->work.kept / step->work.depth, unit_tokens(select),
+                                          select->method->scatter, held),
+                        added = added_to_lists(step, held);
     const double dense = fmax(layers - step->chosen_layers - resident, 0); /* whole layers from disk */
     const double list_misses = (heads - buffered) * lists.chunks * (1 - lists.hits),
                  added_misses = buffered * added.chunks * (1 - added.hits), misses = list_misses + added_misses;
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
     const double dense_pages = kv_heads * dense * tiers->chunks;
-    const struct chosen_reads reads = reads_of(step, misses, list_bytes + added_bytes);
+    const struct chosen_reads reads = reads_of(step, &lists, misses, list_bytes + added_bytes);
     const double dense_handling = handling_seconds(machine, dense_pages, tiers->page_bytes);
     const double waited = chosen_seconds(machine, &reads) +
                           reading(scan_seconds(machine, dense_pages, tiers->page_bytes), dense_handling);
-    const double expected = step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk.serial, 1)) : 0;
     cost->parts[COST_PAGES] = handling_seconds(machine, misses, reads.bytes / fmax(misses, 1)) + dense_handling;
     cost->parts[COST_DISK] = fmax(waited - cost->parts[COST_PAGES], 0);
     cost->missed_chunks = misses + dense_pages;
     cost->read_requests = misses + dense_pages / request_chunks(0);
     cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->page_bytes;
-    cost->step_seconds = computed + waited - fmin(expected, computed);
+    cost->step_seconds = computed + waited;
 }
 
 /* Weights come while other layers compute, from the same disk as KV: the next pass begins where this one ends. */
@@ -533,7 +492,7 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
     TRY(select_options_kept_max(&plan->select, &shape, depth > 0 ? depth : 1, &kept, error));
     if (depth < plan->select.exact_below) return STATUS_OK;
     if (plan->select.loss > 0) {
-        const double share = unit_tokens(&plan->select) > 1 ? DIAL_PAGES : DIAL_TOKENS;
+        const double share = unit_tokens(&plan->select) > 1 ? COST_DIAL_PAGES : COST_DIAL_TOKENS;
         kept = min_size(kept, (uint64_t)(share * (double)depth));
     }
     if (kept >= depth) return STATUS_OK;

@@ -7,14 +7,13 @@
  *   step   = cost_overlapped                                                    everything, KV on disk: the next
  *                                                                               layer is read while this one computes
  *          = computing + reads                                                a selection, whose reads wait for it
- *          = computing + reads - what is expected                             the same, with prefetch
  *   reads  = layers x layer + requests x request + bytes x byte                 machine_tier
  *
  *   step   = max(step, reading)                                                 the same with weights on the way: what
  *                                                                               a pass reads of them is added
  *
  * Sequences that go through a pass together share its weights; all else is done for each.  What a selection finds in
- * RAM, and reads of what it does not find: docs/planner.md, "Hits".  Arithmetic only: any thread.
+ * RAM, and reads of what it does not find: docs/planner.md, "What is assumed".  Arithmetic only: any thread.
  */
 #pragma once
 
@@ -40,6 +39,14 @@ void cost_model_init(struct cost_model *model, const struct machine *machine, co
 
 /* The types of its matrices, as bits (struct machine_use). */
 uint64_t cost_matrix_types(const struct model_config *config, const struct gguf *gguf);
+
+/* What no machine's file says and is taken to be so; where each was counted: docs/planner.md, "What is assumed".
+ * Methods have their own beside it (select_method.scatter). */
+#define COST_RENEWED         0.4  /* of the rows of a list that could be others, those that the next list has not */
+#define COST_RENEWED_SCATTER 0.65 /* of these, as select_method.scatter */
+#define COST_DIAL_TOKENS     0.25 /* of a context, what a dial keeps in single tokens */
+#define COST_DIAL_PAGES      0.5  /* the same in pages and leaves */
+#define COST_NOT_HIDDEN      0.75 /* of the shorter of reading and handling pages, what overlaps with nothing */
 
 /* Consecutive chunks of a head that are neighbours on disk (cache/store/store.h). */
 enum { COST_SEGMENT_CHUNKS = 16 };

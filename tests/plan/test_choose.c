@@ -424,7 +424,7 @@ static void a_choice_pays_for_its_reads(void **state) {
     const double many = waited_for(&cost, &machine, "quest", "25%");
     assert_true(cost.read_requests > layers * MACHINE_LAYER_REQUESTS);
     assert_true(fabs(many - layers * 3e-4 - cost.read_requests * 5e-6 - cost.read_bytes * byte) < 1e-9);
-    const double few = waited_for(&cost, &machine, "quest", "2048"),
+    const double few = waited_for(&cost, &machine, "quest", "512"),
                  share = cost.read_requests / MACHINE_LAYER_REQUESTS;
     assert_true(share > 0.1 && share < layers);
     assert_true(fabs(few - share * 3e-4 - cost.read_requests * 5e-6 - cost.read_bytes * byte) < 1e-9);

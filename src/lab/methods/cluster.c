@@ -24,6 +24,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
 const struct select_method select_cluster = {.name = "cluster",
                                              .summary = "tokens by clusters of keys, the rest estimated (RetroInfer)",
                                              .layout = layout,
+                                             .scatter = 0.5,
                                              .finds_few_chunks = true,
                                              .own_page = SELECT_PAGE};
 

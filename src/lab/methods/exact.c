@@ -12,7 +12,10 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return select_layout_tokens(layout, options, error);
 }
 
-const struct select_method select_exact = {
-    .name = "exact", .summary = "tokens by all keys: what others approximate", .layout = layout, .reads_keys = true};
+const struct select_method select_exact = {.name = "exact",
+                                           .summary = "tokens by all keys: what others approximate",
+                                           .layout = layout,
+                                           .scatter = 0.5,
+                                           .reads_keys = true};
 
 __attribute__((constructor)) static void add(void) { select_method_add(&select_exact); }

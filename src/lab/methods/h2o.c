@@ -47,6 +47,7 @@ const struct select_method select_h2o = {.name = "h2o",
                                          .summary = "tokens by the attention they received (H2O)",
                                          .layout = layout,
                                          .attend = attend,
+                                         .scatter = 0.5,
                                          .recent_fraction = 0.5,
                                          .watches_prefill = true};
 

@@ -43,8 +43,11 @@ static enum status weights(uint16_t *weights, size_t layer_index, const uint16_t
     return STATUS_OK;
 }
 
-const struct select_method select_lowrank = {
-    .name = "lowrank", .summary = "tokens by skewed partial keys (InfiniGen)", .layout = layout, .weights = weights};
+const struct select_method select_lowrank = {.name = "lowrank",
+                                             .summary = "tokens by skewed partial keys (InfiniGen)",
+                                             .layout = layout,
+                                             .weights = weights,
+                                             .scatter = 0.5};
 
 static const struct preset infinigen = {
     .name = "infinigen",

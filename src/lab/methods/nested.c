@@ -21,8 +21,10 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return STATUS_OK;
 }
 
-static struct select_method nested = {
-    .name = "nested", .summary = "units by codes of their keys, of chunks that are candidates", .layout = layout};
+static struct select_method nested = {.name = "nested",
+                                      .summary = "units by codes of their keys, of chunks that are candidates",
+                                      .layout = layout,
+                                      .scatter = 0.5};
 
 __attribute__((constructor)) static void add(void) {
     nested.weights = select_hash.weights; /* rotations */

@@ -38,6 +38,7 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
 const struct select_method select_product = {.name = "pq",
                                              .summary = "tokens by product codes of their keys (PQCache)",
                                              .layout = layout,
+                                             .scatter = 0.5,
                                              .needs_key_index = true};
 
 /* As published, but for the codebook, which is of the 1,024 tokens before a token. */

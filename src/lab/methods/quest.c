@@ -10,8 +10,11 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return select_layout_pages(layout, shape, options, ABSTRACT_MIN_MAX, error);
 }
 
-const struct select_method select_quest = {
-    .name = "quest", .summary = "pages by the bound of their keys (Quest)", .layout = layout, .own_page = SELECT_PAGE};
+const struct select_method select_quest = {.name = "quest",
+                                           .summary = "pages by the bound of their keys (Quest)",
+                                           .layout = layout,
+                                           .scatter = 0.6,
+                                           .own_page = SELECT_PAGE};
 
 static const struct preset quest = {
     .name = "quest",
