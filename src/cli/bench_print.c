@@ -10,6 +10,7 @@
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
 #include "cli/version.h"
+#include "rates/rates.h"
 #include "server/json_text.h"
 
 /* As llama-bench names it. */
@@ -73,21 +74,11 @@ static const char *test_name(const struct bench_test *test, char *buffer, size_t
 
 bool bench_measures_floor(const struct bench_test *test) { return test->generate_count > 0 && test->prompt_count == 0; }
 
-static int compare_doubles(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 /* Medians over the repetitions. */
 struct floor {
     double bandwidth; /* bytes per second; 0: not measured */
     double ratio;     /* the part of it that decoding reached */
 };
-
-static double median(double *values, size_t count) {
-    qsort(values, count, sizeof *values, compare_doubles);
-    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
 
 /* Of one repetition: a step compared with the reads between its steps. */
 static double sample_ratio(const struct bench_model *model, const struct bench_test *test, size_t index) {
@@ -102,7 +93,7 @@ static struct floor floor_of(const struct bench_model *model, const struct bench
         rates[i] = test->read_rates[i];
         ratios[i] = sample_ratio(model, test, i);
     }
-    return (struct floor){median(rates, test->sample_count), median(ratios, test->sample_count)};
+    return (struct floor){rate_median(rates, test->sample_count), rate_median(ratios, test->sample_count)};
 }
 
 /* ---- the table ---- */

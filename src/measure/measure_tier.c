@@ -7,7 +7,6 @@
  * Medians: a disk that is shared gives its usual rate, not its best one. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "attention/select.h"
@@ -41,11 +40,6 @@ struct steps {
     size_t rounds[KINDS];
 };
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Each number the median of its own. */
 static struct paid median(const struct steps *steps, size_t kind) {
     struct paid result;
@@ -54,8 +48,7 @@ static struct paid median(const struct steps *steps, size_t kind) {
         double values[ROUNDS];
         for (size_t round = 0; round < steps->rounds[kind]; round++)
             values[round] = ((const double *)&steps->of[round][kind])[i];
-        qsort(values, steps->rounds[kind], sizeof *values, by_size);
-        numbers[i] = values[steps->rounds[kind] / 2];
+        numbers[i] = rate_median(values, steps->rounds[kind]);
     }
     return result;
 }

@@ -1,3 +1,6 @@
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/checked.h"
 #include "rates/rates.h"
 
@@ -20,19 +23,21 @@ void rate_note(struct rate *rate, double amount, double seconds) {
     rate_end_sample(rate);
 }
 
-static void sort_samples(const struct rate *rate, double sorted[RATE_SAMPLES]) {
-    for (size_t i = 0; i < rate->count; i++) {
-        size_t at = i;
-        for (; at > 0 && sorted[at - 1] > rate->samples[i]; at--) sorted[at] = sorted[at - 1];
-        sorted[at] = rate->samples[i];
-    }
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double rate_median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, by_size);
+    return values[(count - 1) / 2];
 }
 
 double rate_seconds(const struct rate *rate) {
     double sorted[RATE_SAMPLES];
     if (rate->count == 0) return rate->amount > 0 ? rate->seconds / rate->amount : 0;
-    sort_samples(rate, sorted);
-    return sorted[(rate->count - 1) / 2];
+    memcpy(sorted, rate->samples, rate->count * sizeof *sorted);
+    return rate_median(sorted, rate->count);
 }
 
 double rate_per_second(const struct rate *rate) {
@@ -43,8 +48,9 @@ double rate_per_second(const struct rate *rate) {
 double rate_spread(const struct rate *rate) {
     double sorted[RATE_SAMPLES];
     if (rate->count < 2) return 0;
-    sort_samples(rate, sorted);
-    return (sorted[rate->count - 1] - sorted[0]) / sorted[(rate->count - 1) / 2];
+    memcpy(sorted, rate->samples, rate->count * sizeof *sorted);
+    const double median = rate_median(sorted, rate->count);
+    return (sorted[rate->count - 1] - sorted[0]) / median;
 }
 
 bool rate_has_changed(const struct rate *rate, double then, double factor) {

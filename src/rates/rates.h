@@ -26,12 +26,13 @@ struct rate {                     /* zeros: nothing is known */
 void rate_add(struct rate *rate, double amount, double seconds);  /* to the sample that is under way */
 void rate_end_sample(struct rate *rate);                          /* nothing where nothing was added */
 void rate_note(struct rate *rate, double amount, double seconds); /* a sample by itself */
-/* Seconds for one: the median, of an even number the smaller of the two; before the first sample has ended what it has
- * so far.  0: not known. */
+/* Seconds for one: the median; before the first sample has ended what it has so far.  0: not known. */
 double rate_seconds(const struct rate *rate);
 double rate_per_second(const struct rate *rate); /* 0: not known */
 /* How far the samples lie apart, of their median.  0: of fewer than two. */
 double rate_spread(const struct rate *rate);
+/* Sorts them.  Of an even number the smaller of the two; count > 0. */
+double rate_median(double *values, size_t count);
 /* Differs by the factor from what it was `then`, in seconds for one; false where that was not known. */
 bool rate_has_changed(const struct rate *rate, double then, double factor);
 
