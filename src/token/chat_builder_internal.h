@@ -23,15 +23,10 @@ struct chat_builder {
     struct error *error;
 };
 
-typedef void chat_build(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                        bool add_generation_prompt);
-
 struct chat_template {
     const char *name;
-    chat_build *build;                  /* of a built-in family; NULL: program */
-    const struct turn_form *turns;      /* of build_turns */
-    const struct mistral_form *mistral; /* of build_mistral */
-    bool starts_with_bos;
+    const char *text;          /* of a built-in family, in Jinja; NULL: program */
+    const char *controls[3];   /* its marks, which must be control tokens; NULL: none */
     bool takes_turns;          /* user, assistant, user ... after an optional system message */
     bool system_is_first;      /* a system message has a form only at the start */
     bool lacks_system;         /* it has none at all */

@@ -8,277 +8,91 @@
 #include "base/assert.h"
 #include "token/chat_builder_internal.h"
 
-static void put_text(struct chat_builder *b, const char *text) { chat_builder_put_bytes(b, text, strlen(text)); }
-
-static void put_control(struct chat_builder *b, const char *mark) {
-    token_id id = tokenizer_find(b->tokenizer, mark);
-    if (tokenizer_is_control(b->tokenizer, id))
-        chat_builder_put_token(b, id);
-    else if (b->status == STATUS_OK)
-        b->status =
-            error_set(b->error, STATUS_UNSUPPORTED,
-                      "chat template '%s' needs the control token %s, which the vocabulary lacks", b->chat->name, mark);
-}
-
-static void put_end_of_sequence(struct chat_builder *b) {
-    if (b->tokenizer->rules.eos != TOKEN_NONE)
-        chat_builder_put_token(b, b->tokenizer->rules.eos);
-    else if (b->status == STATUS_OK)
-        b->status =
-            error_set(b->error, STATUS_UNSUPPORTED, "chat template '%s' needs an end-of-sequence token", b->chat->name);
-}
-
-static void put_content(struct chat_builder *b, const struct chat_message *message) {
-    chat_builder_put_bytes(b, message->content, message->length);
-    b->given_end = b->count;
-}
-
-static void put_trimmed(struct chat_builder *b, const struct chat_message *message) {
-    struct chat_message trimmed = chat_message_trim(*message);
-    put_content(b, &trimmed);
-}
-
 /* ---- the families ---- */
 
-/* Turns of one shape: OPEN ROLE MIDDLE TEXT CLOSE. */
-struct turn_form {
-    const char *open; /* a control token; NULL: the role's name is one */
-    const char *roles[CHAT_TOOL + 1];
-    const char *middle; /* a control token; NULL: none */
-    const char *before_text;
-    const char *close; /* a control token */
-    const char *after_close;
-    bool trims;
-    bool system_is_in_turn; /* the first user's */
-    bool ends;              /* without an answer to come: by an end of sequence */
-};
-
-static void open_turn(struct chat_builder *b, enum chat_role role) {
-    const struct turn_form *form = b->chat->turns;
-    if (form->open != NULL) put_control(b, form->open);
-    if (form->open != NULL)
-        put_text(b, form->roles[role]);
-    else
-        put_control(b, form->roles[role]);
-    if (form->middle != NULL) put_control(b, form->middle);
-    put_text(b, form->before_text);
-}
-
-static void build_turns(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
-    const struct turn_form *form = b->chat->turns;
-    const struct chat_message *system =
-        form->system_is_in_turn && count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
-    for (size_t i = system ? 1 : 0; i < count; i++) {
-        open_turn(b, messages[i].role);
-        if (system && i == 1) {
-            put_content(b, system);
-            put_text(b, "\n\n");
-        }
-        if (form->trims)
-            put_trimmed(b, &messages[i]);
-        else
-            put_content(b, &messages[i]);
-        put_control(b, form->close);
-        put_text(b, form->after_close);
-    }
-    if (answer)
-        open_turn(b, CHAT_ASSISTANT);
-    else if (form->ends)
-        put_end_of_sequence(b);
-}
-
-#define ROLES \
-    { "system", "user", "assistant", "tool" }
-
-static const struct turn_form chatml = {
-    .open = "<|im_start|>", .roles = ROLES, .before_text = "\n", .close = "<|im_end|>", .after_close = "\n"};
-static const struct turn_form llama3 = {.open = "<|start_header_id|>",
-                                        .roles = ROLES,
-                                        .middle = "<|end_header_id|>",
-                                        .before_text = "\n\n",
-                                        .close = "<|eot_id|>",
-                                        .after_close = "",
-                                        .trims = true};
-static const struct turn_form gemma = {.open = "<start_of_turn>",
-                                       .roles = {"user", "user", "model", "user"},
-                                       .before_text = "\n",
-                                       .close = "<end_of_turn>",
-                                       .after_close = "\n",
-                                       .trims = true,
-                                       .system_is_in_turn = true};
-static const struct turn_form phi3 = {.roles = {"<|system|>", "<|user|>", "<|assistant|>", "<|user|>"},
-                                      .before_text = "\n",
-                                      .close = "<|end|>",
-                                      .after_close = "\n",
-                                      .ends = true};
-static const struct turn_form phi4 = {.open = "<|im_start|>",
-                                      .roles = ROLES,
-                                      .middle = "<|im_sep|>",
-                                      .before_text = "",
-                                      .close = "<|im_end|>",
-                                      .after_close = ""};
-static const struct turn_form granite = {.open = "<|start_of_role|>",
-                                         .roles = ROLES,
-                                         .middle = "<|end_of_role|>",
-                                         .before_text = "",
-                                         .close = "<|end_of_text|>",
-                                         .after_close = "\n"};
-
-/* BOS[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nTEXT [/INST] ANSWER EOS, each user's turn with its BOS. */
-static void build_llama2(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
-    (void)answer;
-    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
-    for (size_t i = system ? 1 : 0; i < count; i++) {
-        if (messages[i].role == CHAT_ASSISTANT) {
-            put_text(b, " ");
-            put_trimmed(b, &messages[i]);
-            put_text(b, " ");
-            put_end_of_sequence(b);
-            continue;
-        }
-        if (i > (system ? 1 : 0) && b->tokenizer->rules.bos != TOKEN_NONE)
-            chat_builder_put_token(b, b->tokenizer->rules.bos);
-        put_text(b, "[INST] ");
-        if (system && i == 1) { /* trimmed as one text: SYSTEM inside its marks stays as it is */
-            put_text(b, "<<SYS>>\n");
-            put_content(b, system);
-            put_text(b, "\n<</SYS>>");
-            struct chat_message turn = chat_message_trim(messages[i]);
-            if (turn.length > 0) { /* its start is inside the text and stays too */
-                put_text(b, "\n\n");
-                chat_builder_put_bytes(b, messages[i].content,
-                                       (size_t)(turn.content - messages[i].content) + turn.length);
-            }
-        } else {
-            put_trimmed(b, &messages[i]);
-        }
-        put_text(b, " [/INST]");
-    }
-}
-
-/* What the versions of Mistral's format differ in. */
-struct mistral_form {
-    bool marks_are_text;   /* with a space before each */
-    bool has_spaces;       /* behind [INST], and before an answer */
-    bool system_is_last;   /* before the last user's message, not the first */
-    bool system_has_marks; /* [SYSTEM_PROMPT] ... */
-    bool trims_answer;
-};
-
-static void put_mark(struct chat_builder *b, const struct mistral_form *form, const char *mark) {
-    if (form->marks_are_text) {
-        put_text(b, " ");
-        put_text(b, mark);
-    } else {
-        put_control(b, mark);
-    }
-}
-
-static void put_mistral_system(struct chat_builder *b, const struct mistral_form *form,
-                               const struct chat_message *system) {
-    put_control(b, "[SYSTEM_PROMPT]");
-    if (form->has_spaces) put_text(b, " ");
-    put_content(b, system);
-    put_control(b, "[/SYSTEM_PROMPT]");
-}
-
-static void build_mistral(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
-    const struct mistral_form *form = b->chat->mistral;
-    const struct chat_message *system = count > 0 && messages[0].role == CHAT_SYSTEM ? messages : NULL;
-    size_t first = system && !form->system_has_marks ? 1 : 0;
-    (void)answer;
-    for (size_t i = first; i < count; i++) {
-        switch (messages[i].role) {
-        case CHAT_SYSTEM: put_mistral_system(b, form, &messages[i]); break;
-        case CHAT_TOOL:
-        case CHAT_USER:
-            put_mark(b, form, "[INST]");
-            if (form->has_spaces) put_text(b, " ");
-            if (first == 1 && i == (form->system_is_last ? count - 1 : 1)) {
-                put_content(b, system);
-                put_text(b, "\n\n");
-            }
-            put_content(b, &messages[i]);
-            put_mark(b, form, "[/INST]");
-            break;
-        case CHAT_ASSISTANT:
-            if (form->has_spaces) put_text(b, " ");
-            if (form->trims_answer)
-                put_trimmed(b, &messages[i]);
-            else
-                put_content(b, &messages[i]);
-            put_end_of_sequence(b);
-            break;
-        }
-    }
-}
-
-static const struct mistral_form mistral_v1 = {.has_spaces = true, .marks_are_text = true};
-static const struct mistral_form mistral_v3 = {.has_spaces = true, .system_is_last = true, .trims_answer = true};
-static const struct mistral_form mistral_v3_tekken = {.system_is_last = true};
-static const struct mistral_form mistral_v7 = {.has_spaces = true, .system_has_marks = true};
-static const struct mistral_form mistral_v7_tekken = {.system_has_marks = true};
-
-/* User: TEXT\n\nAssistant: ANSWER EOS */
-static void build_deepseek2(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
-    for (size_t i = 0; i < count; i++) {
-        if (messages[i].role == CHAT_USER) put_text(b, "User: ");
-        if (messages[i].role == CHAT_ASSISTANT) put_text(b, "Assistant: ");
-        put_content(b, &messages[i]);
-        if (messages[i].role == CHAT_ASSISTANT)
-            put_end_of_sequence(b);
-        else
-            put_text(b, "\n\n");
-    }
-    if (answer) put_text(b, "Assistant:");
-}
-
-/* SYSTEM<｜User｜>TEXT<｜Assistant｜>ANSWER EOS */
-static void build_deepseek3(struct chat_builder *b, const struct chat_message *messages, size_t count, bool answer) {
-    for (size_t i = 0; i < count; i++) {
-        if (messages[i].role == CHAT_USER) put_control(b, "<｜User｜>");
-        if (messages[i].role == CHAT_ASSISTANT) put_control(b, "<｜Assistant｜>");
-        put_content(b, &messages[i]);
-        if (messages[i].role == CHAT_ASSISTANT) put_end_of_sequence(b);
-    }
-    if (answer) put_control(b, "<｜Assistant｜>");
-}
+/* Without a mark of its own for what the system says, that begins the first user's turn or, in later versions, the last
+ * one. */
+#define MISTRAL(open, close, turn, answer)                                                                             \
+    "{{ bos_token }}{% set system = '' %}{% if messages[0].role == 'system' %}"                                        \
+    "{% set system = messages[0].content + '\n\n' %}{% set messages = messages[1:] %}{% endif %}"                      \
+    "{% for m in messages %}{% if m.role == 'assistant' %}" answer "{{ eos_token }}{% else %}" open "{% if loop." turn \
+    " %}{{ system }}{% endif %}{{ m.content }}" close "{% endif %}{% endfor %}"
+#define MISTRAL_7(space)                                                                                     \
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]" space                 \
+    "{{ m.content }}[/SYSTEM_PROMPT]{% elif m.role == 'assistant' %}" space "{{ m.content }}{{ eos_token }}" \
+    "{% else %}[INST]" space "{{ m.content }}[/INST]{% endif %}{% endfor %}"
+#define INST "[INST]", "[/INST]"
 
 static const struct chat_template templates[] = {
-    {.name = "chatml", .build = build_turns, .turns = &chatml},
-    {.name = "llama2", .build = build_llama2, .starts_with_bos = true, .takes_turns = true, .system_is_first = true},
-    {.name = "llama3", .build = build_turns, .turns = &llama3, .starts_with_bos = true},
+    {.name = "chatml",
+     .text = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+     .controls = {"<|im_start|>", "<|im_end|>"}},
+    {.name = "llama2", /* trimmed as one text: SYSTEM inside its marks stays as it is */
+     .text = "{% set system = '' %}{% if messages[0].role == 'system' %}"
+             "{% set system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
+             "{% set messages = messages[1:] %}{% endif %}"
+             "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content | trim }} {{ eos_token }}{% else %}"
+             "{{ bos_token }}[INST] {{ ((system if loop.first else '') + m.content) | trim }} [/INST]"
+             "{% endif %}{% endfor %}",
+     .takes_turns = true,
+     .system_is_first = true},
+    {.name = "llama3",
+     .text = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+             "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+             "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+     .controls = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
     {.name = "mistral-v1",
-     .build = build_mistral,
-     .mistral = &mistral_v1,
-     .starts_with_bos = true,
+     .text = MISTRAL(" [INST] ", " [/INST]", "first", " {{ m.content }}"),
      .takes_turns = true,
      .system_is_first = true},
     {.name = "mistral-v3",
-     .build = build_mistral,
-     .mistral = &mistral_v3,
-     .starts_with_bos = true,
+     .text = MISTRAL("[INST] ", "[/INST]", "last", " {{ m.content | trim }}"),
+     .controls = {INST},
      .takes_turns = true,
      .system_is_first = true},
     {.name = "mistral-v3-tekken",
-     .build = build_mistral,
-     .mistral = &mistral_v3_tekken,
-     .starts_with_bos = true,
+     .text = MISTRAL("[INST]", "[/INST]", "last", "{{ m.content }}"),
+     .controls = {INST},
      .takes_turns = true,
      .system_is_first = true},
-    {.name = "mistral-v7", .build = build_mistral, .mistral = &mistral_v7, .starts_with_bos = true},
-    {.name = "mistral-v7-tekken", .build = build_mistral, .mistral = &mistral_v7_tekken, .starts_with_bos = true},
+    {.name = "mistral-v7", .text = MISTRAL_7(" "), .controls = {INST}},
+    {.name = "mistral-v7-tekken", .text = MISTRAL_7(""), .controls = {INST}},
     {.name = "gemma",
-     .build = build_turns,
-     .turns = &gemma,
-     .starts_with_bos = true,
+     .text = "{{ bos_token }}{% set system = '' %}{% if messages[0].role == 'system' %}"
+             "{% set system = messages[0].content + '\n\n' %}{% set messages = messages[1:] %}{% endif %}"
+             "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else 'user' }}\n"
+             "{% if loop.first %}{{ system }}{% endif %}{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+             "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+     .controls = {"<start_of_turn>", "<end_of_turn>"},
      .takes_turns = true,
      .system_is_first = true},
-    {.name = "phi3", .build = build_turns, .turns = &phi3, .strips_after_control = true},
-    {.name = "phi4", .build = build_turns, .turns = &phi4},
-    {.name = "deepseek2", .build = build_deepseek2, .starts_with_bos = true},
-    {.name = "deepseek3", .build = build_deepseek3, .starts_with_bos = true, .system_is_first = true},
-    {.name = "granite", .build = build_turns, .turns = &granite},
+    {.name = "phi3",
+     .text =
+         "{% for m in messages %}{{ '<|system|>' if m.role == 'system' else '<|assistant|>' if m.role == 'assistant' "
+         "else '<|user|>' }}\n{{ m.content }}<|end|>\n{% endfor %}"
+         "{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}",
+     .controls = {"<|user|>", "<|assistant|>", "<|end|>"},
+     .strips_after_control = true},
+    {.name = "phi4",
+     .text = "{% for m in messages %}<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}"
+             "{% if add_generation_prompt %}<|im_start|>assistant<|im_sep|>{% endif %}",
+     .controls = {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}},
+    {.name = "deepseek2",
+     .text = "{{ bos_token }}{% for m in messages %}{{ 'User: ' if m.role == 'user' else 'Assistant: ' if m.role == "
+             "'assistant' else '' }}{{ m.content }}{{ eos_token if m.role == 'assistant' else '\n\n' }}{% endfor %}"
+             "{% if add_generation_prompt %}Assistant:{% endif %}"},
+    {.name = "deepseek3",
+     .text = "{{ bos_token }}{% for m in messages %}{{ '<｜User｜>' if m.role == 'user' else '<｜Assistant｜>' if "
+             "m.role == "
+             "'assistant' else '' }}{{ m.content }}{{ eos_token if m.role == 'assistant' else '' }}{% endfor %}"
+             "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}",
+     .controls = {"<｜User｜>", "<｜Assistant｜>"},
+     .system_is_first = true},
+    {.name = "granite",
+     .text = "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|end_of_text|>\n"
+             "{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}",
+     .controls = {"<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"}},
 };
 
 enum { TEMPLATE_COUNT = sizeof templates / sizeof templates[0] };
@@ -435,14 +249,31 @@ static void put_bos_first(struct chat_builder *b) {
     b->parts[0] = (struct chat_part){.id = last.id};
 }
 
-static void build_family(struct chat_builder *b, const struct chat_conversation *conversation) {
+/* A family's marks are control tokens, or its model is another one. */
+static enum status check_marks(const struct chat_builder *b) {
     const struct chat_template *chat = b->chat;
-    b->status = check_order(chat, conversation->messages, conversation->count, b->error);
+    for (size_t i = 0; i < sizeof chat->controls / sizeof *chat->controls && chat->controls[i] != NULL; i++)
+        if (!tokenizer_is_control(b->tokenizer, tokenizer_find(b->tokenizer, chat->controls[i])))
+            return error_set(b->error, STATUS_UNSUPPORTED,
+                             "chat template '%s' needs the control token %s, which the vocabulary lacks", chat->name,
+                             chat->controls[i]);
+    if (b->tokenizer->rules.eos == TOKEN_NONE && chat_template_reads(chat, "eos_token"))
+        return error_set(b->error, STATUS_UNSUPPORTED, "chat template '%s' needs an end-of-sequence token", chat->name);
+    return STATUS_OK;
+}
+
+static void build_family(struct chat_builder *b, const struct chat_conversation *conversation) {
+    const struct chat_template *family = b->chat;
+    struct chat_template chat = *family;
+    chat.content_is_no_none = true;
+    b->status = check_order(&chat, conversation->messages, conversation->count, b->error);
+    if (b->status == STATUS_OK) b->status = jinja_program_create(&chat.program, chat.text, strlen(chat.text), b->error);
     if (b->status != STATUS_OK) return;
-    if (b->tokenizer->rules.bos != TOKEN_NONE && (chat->starts_with_bos || b->tokenizer->rules.adds_bos))
-        chat_builder_put_token(b, b->tokenizer->rules.bos);
-    chat->build(b, conversation->messages, conversation->count,
-                conversation->add_generation_prompt && !conversation->continues);
+    b->chat = &chat;
+    b->status = check_marks(b);
+    if (b->status == STATUS_OK) chat_jinja_build(b, conversation);
+    b->chat = family;
+    jinja_program_destroy(chat.program);
 }
 
 /* The beginning of the answer has a thought that did not end. */
@@ -458,12 +289,8 @@ enum status chat_template_lay_out(const struct chat_template *chat, const struct
     if (conversation->count == 0) return error_set(error, STATUS_USAGE, "a conversation needs a message");
     struct chat_builder b = {.chat = chat, .tokenizer = tokenizer, .error = error};
     const struct chat_message *last = &conversation->messages[conversation->count - 1];
-    if (chat->program != NULL) {
-        chat_jinja_build(&b, conversation);
-        put_bos_first(&b);
-    } else {
-        build_family(&b, conversation);
-    }
+    (chat->program != NULL ? chat_jinja_build : build_family)(&b, conversation);
+    put_bos_first(&b);
     if (chat->strips_after_control && tokenizer->model == TOKENIZER_SPM) chat_builder_strip_after_control(&b);
     if (conversation->continues) chat_builder_cut(&b, last->content, last->length);
     enum status status = b.status;
