@@ -2,7 +2,6 @@
 #include "attention/select.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "attention/choice.h"

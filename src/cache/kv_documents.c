@@ -1,6 +1,5 @@
 /* The documents of a sequence: opened, created, copied, cut back; and those that nobody will find, for what does not
  * fit in RAM. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"

@@ -209,9 +209,9 @@ static json_t *rates_json(const struct bench_test *test) {
 static void add_floor(json_t *row, const struct bench_model *model, const struct bench_test *test) {
     struct floor floor = floor_of(model, test);
     bool measured = floor.bandwidth > 0;
-    json_put_uint(row, "bytes_per_step", bench_step_bytes(model, test));
-    json_put(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
-    json_put(row, "bandwidth_fraction", measured ? json_real(floor.ratio) : json_null());
+    JSON_PUT(row, {"bytes_per_step", json_uint(bench_step_bytes(model, test))},
+             {"read_bandwidth", measured ? json_real(floor.bandwidth) : json_null()},
+             {"bandwidth_fraction", measured ? json_real(floor.ratio) : json_null()});
     json_t *list = json_array();
     for (size_t i = 0; measured && i < test->sample_count; i++)
         json_array_append_new(list, json_real(sample_ratio(model, test, i)));
@@ -231,13 +231,11 @@ static json_t *left_out_json(const struct bench_test *test) {
 static void add_selection(json_t *row, const struct bench_test *test) {
     const struct select_statistics *s = &test->counted.select;
     char keep[32];
-    json_put(row, "preset", json_string(test->plan->preset));
-    json_put(row, "select", json_string(test->plan->select.method->name));
-    json_put(row, "keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep)));
-    json_put_number(row, "kept_ratio", s->visible > 0 ? (double)s->kept / (double)s->visible : 1);
+    JSON_PUT(row, {"preset", json_string(test->plan->preset)}, {"select", json_string(test->plan->select.method->name)},
+             {"keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep))},
+             {"kept_ratio", json_number(s->visible > 0 ? (double)s->kept / (double)s->visible : 1)});
     json_put_counters(row, "", &select_counters, s);
-    json_put(row, "select_tree", tree_counts_json(&s->tree));
-    json_put(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
+    JSON_PUT(row, {"select_tree", tree_counts_json(&s->tree)}, {"select_mass_bound", mass_bounds_json(&s->mass_bound)});
     if (test->plan->select.receipt) json_put(row, "select_left_out", left_out_json(test));
     json_put(row, "reuse", reuse_json(&s->reuse, test->kv_bytes.row));
 }
@@ -247,28 +245,19 @@ static void add_test(json_t *row, const struct bench_model *model, const struct 
     char when[32] = "", name[160];
     struct tm utc;
     if (gmtime_r(&test->time, &utc) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_put_uint(row, "n_batch", test->batch);
-    json_put_uint(row, "n_ubatch", test->ubatch);
-    json_put_uint(row, "n_threads", test->threads);
-    json_put(row, "type_k", json_string(kv_type_name(test->k_type)));
-    json_put(row, "type_v", json_string(kv_type_name(test->v_type)));
-    json_put_uint(row, "n_gpu_layers", model->device_layers);
-    json_put_uint(row, "weights_bus_bytes", model->bus_bytes);
-    json_put(row, "test", json_string(test_name(test, name, sizeof name)));
-    json_put_uint(row, "n_prompt", test->prompt_count);
-    json_put_uint(row, "n_gen", test->generate_count);
-    json_put_uint(row, "n_depth", test->depth);
-    json_put(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
-    json_put(row, "replayed", json_boolean(test->replays));
-    json_put_uint(row, "n_parallel", test->sequence_count);
+    JSON_PUT(row, {"n_batch", json_uint(test->batch)}, {"n_ubatch", json_uint(test->ubatch)},
+             {"n_threads", json_uint(test->threads)}, {"type_k", json_string(kv_type_name(test->k_type))},
+             {"type_v", json_string(kv_type_name(test->v_type))}, {"n_gpu_layers", json_uint(model->device_layers)},
+             {"weights_bus_bytes", json_uint(model->bus_bytes)},
+             {"test", json_string(test_name(test, name, sizeof name))}, {"n_prompt", json_uint(test->prompt_count)},
+             {"n_gen", json_uint(test->generate_count)}, {"n_depth", json_uint(test->depth)},
+             {"depth_random", json_boolean(test->depth > 0 && test->random_depth)},
+             {"replayed", json_boolean(test->replays)}, {"n_parallel", json_uint(test->sequence_count)});
     add_selection(row, test);
-    json_put(row, "test_time", json_string(when));
-    json_put_uint(row, "avg_ns", (uint64_t)s.mean_ns);
-    json_put_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);
-    json_put_number(row, "avg_ts", s.mean_rate);
-    json_put_number(row, "stddev_ts", s.deviation_rate);
-    json_put(row, "samples_ns", times_json(test));
-    json_put(row, "samples_ts", rates_json(test));
+    JSON_PUT(row, {"test_time", json_string(when)}, {"avg_ns", json_uint((uint64_t)s.mean_ns)},
+             {"stddev_ns", json_uint((uint64_t)s.deviation_ns)}, {"avg_ts", json_number(s.mean_rate)},
+             {"stddev_ts", json_number(s.deviation_rate)}, {"samples_ns", times_json(test)},
+             {"samples_ts", rates_json(test)});
 }
 
 /* Of K and V in RAM, behind the device's slots: units of 8 tokens, sums over all repetitions. */
@@ -294,24 +283,18 @@ static void add_tier(json_t *row, const struct bench_test *test) {
 /* llama-bench's names first, then loam's. */
 static json_t *row_json(const struct bench_printer *p, const struct bench_test *test) {
     const struct bench_model *model = p->model;
-    json_t *row = json_object();
-    json_put(row, "build_commit", json_string(version_commit));
-    json_put_uint(row, "build_number", 0);
-    json_put(row, "cpu_info", json_text(model->cpu, strlen(model->cpu)));
-    json_put(row, "gpu_info", json_string(""));
-    json_put(row, "backends", json_string(backend_of(model)));
-    json_put(row, "model_filename", json_text(model->path, strlen(model->path)));
-    json_put(row, "model_type", json_text(model->type, strlen(model->type)));
-    json_put_uint(row, "model_size", model->size_bytes);
-    json_put_uint(row, "model_n_params", model->parameter_count);
+    json_t *row = JSON(
+        {"build_commit", json_string(version_commit)}, {"build_number", json_uint(0)},
+        {"cpu_info", json_text(model->cpu, strlen(model->cpu))}, {"gpu_info", json_string("")},
+        {"backends", json_string(backend_of(model))}, {"model_filename", json_text(model->path, strlen(model->path))},
+        {"model_type", json_text(model->type, strlen(model->type))}, {"model_size", json_uint(model->size_bytes)},
+        {"model_n_params", json_uint(model->parameter_count)});
     add_test(row, p->model, test);
-    json_put(row, "engine", json_string("loam"));
-    json_put(row, "version", json_string(version_number));
-    json_put(row, "kernels", json_string(model->kernels));
-    json_put(row, "device", json_string(model->device));
+    JSON_PUT(row, {"engine", json_string("loam")}, {"version", json_string(version_number)},
+             {"kernels", json_string(model->kernels)}, {"device", json_string(model->device)});
     json_put_counters(row, device_counters.prefix, &device_counters, &test->counted.device);
-    json_put_uint(row, "kv_bytes_per_token", test->kv_bytes.per_token);
-    json_put_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_bytes.step);
+    JSON_PUT(row, {"kv_bytes_per_token", json_uint(test->kv_bytes.per_token)},
+             {"kv_bytes_per_step", json_uint(test->sequence_count * test->kv_bytes.step)});
     add_tier(row, test);
     add_fetched(row, test);
     if (p->has_floor) add_floor(row, model, test);

@@ -114,28 +114,23 @@ static enum status generate(struct explaining *e, struct error *error) {
 static json_t *span_json(const struct explaining *e, const struct explain_span *span) {
     const struct prompt_file *file = &e->prompt.files.files[span->document];
     const struct mark_place *place = &span->place;
-    json_t *object = json_object();
-    json_put(object, "file", json_text(file->path, strlen(file->path)));
-    json_put_uint(object, "line", place->line);
+    json_t *object = JSON({"file", json_text(file->path, strlen(file->path))}, {"line", json_uint(place->line)});
     if (place->page > 0) json_put_uint(object, "page", place->page);
     if (place->chapter > 0) json_put_uint(object, "chapter", place->chapter);
-    json_put_uint(object, "begin", span->begin);
-    json_put_uint(object, "end", span->end);
-    json_put_number(object, "share", span->share);
-    json_put_number(object, "lift", span->lift);
-    json_put(object, "text", json_text_without_zeros(file->bytes + span->begin, span->end - span->begin));
+    JSON_PUT(object, {"begin", json_uint(span->begin)}, {"end", json_uint(span->end)},
+             {"share", json_number(span->share)}, {"lift", json_number(span->lift)},
+             {"text", json_text_without_zeros(file->bytes + span->begin, span->end - span->begin)});
     return object;
 }
 
 static enum status write_json(const struct explaining *e, size_t count, struct error *error) {
     const char *path = option_text(e->options, OPTION_JSON_FILE);
     if (path == NULL) return STATUS_OK;
-    json_t *root = json_object(), *spans = json_array(), *ids = json_array();
+    json_t *spans = json_array(), *ids = json_array();
     for (size_t i = e->prompt_count; i < e->tokens.count; i++)
         json_array_append_new(ids, json_integer(e->tokens.ids[i]));
     for (size_t i = 0; i < count; i++) json_array_append_new(spans, span_json(e, &e->spans[i]));
-    json_put(root, "output_tokens", ids);
-    json_put(root, "spans", spans);
+    json_t *root = JSON({"output_tokens", ids}, {"spans", spans});
     enum status status = json_file_write(root, path, error);
     json_decref(root);
     return status;

@@ -234,54 +234,45 @@ static json_t *tensors_json(const struct gguf *gguf) {
         json_t *shape = json_array();
         for (uint32_t d = 0; d < tensor->dimension_count; d++)
             json_array_append_new(shape, json_integer((json_int_t)tensor->dimensions[d]));
-        json_t *item = json_object();
-        json_put(item, "name", json_text_without_zeros(tensor->name.text, tensor->name.length));
-        json_put(item, "type", json_string(tensor_type_info(tensor->type)->name));
-        json_put(item, "shape", shape);
-        json_put_uint(item, "bytes", tensor->size_bytes);
-        json_array_append_new(tensors, item);
+        json_array_append_new(tensors, JSON({"name", json_text_without_zeros(tensor->name.text, tensor->name.length)},
+                                            {"type", json_string(tensor_type_info(tensor->type)->name)},
+                                            {"shape", shape}, {"bytes", json_uint(tensor->size_bytes)}));
     }
     return tensors;
 }
 
 static json_t *model_json(const struct inspection *inspection) {
     const struct model_config *config = &inspection->config;
-    json_t *model = json_object();
-    json_put_uint(model, "layers", config->layer_count);
-    json_put_uint(model, "hidden_size", config->hidden_size);
-    json_put_uint(model, "ffn_size", config->ffn_size);
+    json_t *model = JSON({"layers", json_uint(config->layer_count)}, {"hidden_size", json_uint(config->hidden_size)},
+                         {"ffn_size", json_uint(config->ffn_size)});
     if (config->experts.count > 0) {
-        json_put_uint(model, "experts", config->experts.count);
-        json_put_uint(model, "experts_used", config->experts.used);
-        json_put_uint(model, "expert_ffn_size", config->experts.size);
+        JSON_PUT(model, {"experts", json_uint(config->experts.count)},
+                 {"experts_used", json_uint(config->experts.used)},
+                 {"expert_ffn_size", json_uint(config->experts.size)});
     }
-    json_put_uint(model, "heads", config->head_count);
-    json_put_uint(model, "kv_heads", config->kv_head_count);
+    JSON_PUT(model, {"heads", json_uint(config->head_count)}, {"kv_heads", json_uint(config->kv_head_count)});
     if (config->state.layer_count > 0) {
-        json_put_uint(model, "state_layers", config->state.layer_count);
-        json_put_uint(model, "state_bytes", model_state_floats(config) * sizeof(float));
+        JSON_PUT(model, {"state_layers", json_uint(config->state.layer_count)},
+                 {"state_bytes", json_uint(model_state_floats(config) * sizeof(float))});
     }
-    json_put_uint(model, "k_dimension", config->k_dimension);
-    json_put_uint(model, "v_dimension", config->v_dimension);
-    json_put_uint(model, "vocabulary_size", config->vocabulary_size);
-    json_put_uint(model, "context_length", config->context_length);
+    JSON_PUT(model, {"k_dimension", json_uint(config->k_dimension)}, {"v_dimension", json_uint(config->v_dimension)},
+             {"vocabulary_size", json_uint(config->vocabulary_size)},
+             {"context_length", json_uint(config->context_length)});
     struct kv_cache_config f16 = cache_config(config, KV_F16), q8 = cache_config(config, KV_Q8);
     uint64_t f16_bytes = kv_cache_bytes_per_token(&f16);
     bool has_q8 = model_cache_q8_possible(config);
     uint64_t q8_bytes = has_q8 ? kv_cache_bytes_per_token(&q8) : 0;
-    json_t *per_token = json_object(), *needs = json_array();
-    json_put_uint(per_token, "f16", f16_bytes);
+    json_t *needs = json_array();
+    json_t *per_token = JSON({"f16", json_uint(f16_bytes)});
     if (has_q8) json_put_uint(per_token, "q8_0", q8_bytes);
     json_put(model, "kv_bytes_per_token", per_token);
     if (config->kv_windows != NULL) json_put_uint(model, "window_tokens", config->kv_windows->tokens);
     uint64_t fixed = inspection->weight_bytes + model_work_bytes(config, 512);
     for (size_t i = 0; i < CONTEXT_SIZE_COUNT; i++) {
-        json_t *need = json_object();
-        json_put_uint(need, "context", context_sizes[i]);
+        json_t *need = JSON({"context", json_uint(context_sizes[i])});
         const uint64_t f16_all = plan_sequence_bytes(config, KV_F16, KV_F16, context_sizes[i]),
                        q8_all = has_q8 ? plan_sequence_bytes(config, KV_Q8, KV_Q8, context_sizes[i]) : 0;
-        json_put_uint(need, "kv_bytes_f16", f16_all);
-        json_put_uint(need, "total_bytes_f16", f16_all + fixed);
+        JSON_PUT(need, {"kv_bytes_f16", json_uint(f16_all)}, {"total_bytes_f16", json_uint(f16_all + fixed)});
         if (has_q8) json_put_uint(need, "kv_bytes_q8_0", q8_all);
         if (has_q8) json_put_uint(need, "total_bytes_q8_0", q8_all + fixed);
         json_array_append_new(needs, need);
@@ -292,19 +283,15 @@ static json_t *model_json(const struct inspection *inspection) {
 
 static enum status print_json(const struct inspection *inspection, struct error *error) {
     const struct gguf *gguf = &inspection->gguf;
-    json_t *root = json_object();
-    json_put(root, "file", json_text(gguf->path, strlen(gguf->path)));
-    json_put_uint(root, "gguf_version", gguf->version);
-    json_put_uint(root, "file_bytes", gguf->size_bytes);
-    json_put_uint(root, "files", gguf->file_count);
-    json_put_uint(root, "alignment", gguf->alignment);
-    json_put_uint(root, "parameters", inspection->parameter_count);
-    json_put_uint(root, "weight_bytes", inspection->weight_bytes);
-    json_put(root, "model", inspection->has_config ? model_json(inspection) : json_null());
+    json_t *root =
+        JSON({"file", json_text(gguf->path, strlen(gguf->path))}, {"gguf_version", json_uint(gguf->version)},
+             {"file_bytes", json_uint(gguf->size_bytes)}, {"files", json_uint(gguf->file_count)},
+             {"alignment", json_uint(gguf->alignment)}, {"parameters", json_uint(inspection->parameter_count)},
+             {"weight_bytes", json_uint(inspection->weight_bytes)},
+             {"model", inspection->has_config ? model_json(inspection) : json_null()});
     if (!inspection->has_config)
         json_put(root, "model_reason", json_text(inspection->reason.message, strlen(inspection->reason.message)));
-    json_put(root, "metadata", metadata_json(gguf));
-    json_put(root, "tensors", tensors_json(gguf));
+    JSON_PUT(root, {"metadata", metadata_json(gguf)}, {"tensors", tensors_json(gguf)});
     enum status status = json_print(root, JSON_INDENT(1), error);
     json_decref(root);
     return status;

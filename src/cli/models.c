@@ -99,32 +99,26 @@ static enum status print_tables(const struct model_list *list, const char *folde
 }
 
 static enum status print_json(const struct model_list *list, const char *folder, struct error *error) {
-    json_t *root = json_object(), *models = json_array(), *known = json_array();
-    json_put(root, "folder", json_text(folder, strlen(folder)));
+    json_t *models = json_array(), *known = json_array();
+    json_t *root = JSON({"folder", json_text(folder, strlen(folder))});
     for (size_t i = 0; i < list->count; i++) {
         const struct model_entry *entry = &list->entries[i];
-        json_t *item = json_object();
-        json_put(item, "name", json_text(entry->name, strlen(entry->name)));
-        json_put(item, "path", json_text(entry->path, strlen(entry->path)));
-        json_put_uint(item, "bytes", entry->size_bytes);
-        json_put_uint(item, "context", entry->is_part ? 0 : read_context(entry->path));
-        json_put(item, "license", entry->license != NULL ? json_string(entry->license) : json_null());
-        json_put(item, "url", entry->url != NULL ? json_string(entry->url) : json_null());
-        json_put(item, "ready", json_boolean(!entry->is_part));
-        (void)json_array_append_new(models, item);
+        (void)json_array_append_new(
+            models, JSON({"name", json_text(entry->name, strlen(entry->name))},
+                         {"path", json_text(entry->path, strlen(entry->path))}, {"bytes", json_uint(entry->size_bytes)},
+                         {"context", json_uint(entry->is_part ? 0 : read_context(entry->path))},
+                         {"license", entry->license != NULL ? json_string(entry->license) : json_null()},
+                         {"url", entry->url != NULL ? json_string(entry->url) : json_null()},
+                         {"ready", json_boolean(!entry->is_part)}));
     }
     for (size_t i = 0; i < known_model_count; i++) {
-        json_t *item = json_object();
-        json_put(item, "name", json_string(known_models[i].name));
-        json_put(item, "repository", json_string(known_models[i].repository));
-        json_put(item, "file", json_string(known_models[i].file));
-        json_put_uint(item, "bytes", known_models[i].size_bytes);
-        json_put_uint(item, "context", known_models[i].context);
-        json_put(item, "license", json_string(known_models[i].license));
-        (void)json_array_append_new(known, item);
+        (void)json_array_append_new(
+            known,
+            JSON({"name", json_string(known_models[i].name)}, {"repository", json_string(known_models[i].repository)},
+                 {"file", json_string(known_models[i].file)}, {"bytes", json_uint(known_models[i].size_bytes)},
+                 {"context", json_uint(known_models[i].context)}, {"license", json_string(known_models[i].license)}));
     }
-    json_put(root, "models", models);
-    json_put(root, "known", known);
+    JSON_PUT(root, {"models", models}, {"known", known});
     enum status status = json_print(root, JSON_INDENT(1), error);
     json_decref(root);
     return status;

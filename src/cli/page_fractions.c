@@ -63,18 +63,17 @@ json_t *fractions_json(const struct engine *engine, const struct sequence *seque
     const struct page_fractions *fractions = sequence != NULL ? sequence_fractions(sequence) : NULL;
     const struct page_costs *costs = engine_page_costs(engine);
     if (fractions == NULL) return NULL;
-    json_t *object = json_object(), *measured = json_null();
-    json_put_number(object, "quantized_fraction", fractions_mean(fractions, sequence_length(sequence)));
-    json_put(object, "layers", fractions_layers_json(fractions, sequence_length(sequence)));
+    json_t *measured = json_null();
+    json_t *object = JSON({"quantized_fraction", json_number(fractions_mean(fractions, sequence_length(sequence)))},
+                          {"layers", fractions_layers_json(fractions, sequence_length(sequence))});
     if (costs != NULL) {
         measured = json_object();
-        json_put_number(measured, "page_seconds", costs->disk.tail_seconds);
-        json_put_number(measured, "quantized_page_seconds", costs->disk.page_seconds);
-        json_put_number(measured, "quantized_page_alone_seconds", costs->disk.alone_seconds);
-        json_put_number(measured, "attend_seconds", costs->rows_attend);
-        json_put_number(measured, "quantized_attend_seconds", costs->quantized_attend);
-        json_put_number(measured, "decode_seconds", costs->decode);
-        json_put_number(measured, "layer_seconds", costs->layer);
+        JSON_PUT(measured, {"page_seconds", json_number(costs->disk.tail_seconds)},
+                 {"quantized_page_seconds", json_number(costs->disk.page_seconds)},
+                 {"quantized_page_alone_seconds", json_number(costs->disk.alone_seconds)},
+                 {"attend_seconds", json_number(costs->rows_attend)},
+                 {"quantized_attend_seconds", json_number(costs->quantized_attend)},
+                 {"decode_seconds", json_number(costs->decode)}, {"layer_seconds", json_number(costs->layer)});
     }
     json_put(object, "measured", measured);
     return object;

@@ -134,8 +134,8 @@ json_t *plan_json(const struct plan *plan) {
     for (enum axis axis = 0; axis < AXIS_COUNT; axis++)
         if (axis != AXIS_CODEC)
             json_put(object, axis_table[axis].name, json_string(plan_method(plan, axis, text, sizeof text)));
-    json_put(object, "codec_k", json_string(kv_type_name(plan->k_type)));
-    json_put(object, "codec_v", json_string(kv_type_name(plan->v_type)));
+    JSON_PUT(object, {"codec_k", json_string(kv_type_name(plan->k_type))},
+             {"codec_v", json_string(kv_type_name(plan->v_type))});
     if (plan->quantized_pages) json_put(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
     if (plan->fixes_fractions) json_put_uint(object, "quantized_of_16", plan->quantized_of_16);
     if (plan->select.loss > 0) json_put(object, "loss", json_real(plan->select.loss));
@@ -145,54 +145,44 @@ json_t *plan_json(const struct plan *plan) {
 
 json_t *tree_counts_json(const struct tree_counts *counts) {
     if (counts->searches == 0) return NULL;
-    json_t *object = json_object(), *levels = json_array();
+    json_t *levels = json_array();
     uint64_t evaluated = 0;
     for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++) {
         evaluated += counts->evaluated[level];
-        json_t *row = json_object();
-        json_put_uint(row, "node_tokens", tree_tokens(level));
-        json_put_uint(row, "nodes", counts->nodes[level]);
-        json_put_uint(row, "evaluated", counts->evaluated[level]);
-        json_put_uint(row, "opened", counts->opened[level]);
-        json_put_uint(row, "taken_whole", counts->whole[level]);
-        json_array_append_new(levels, row);
+        json_array_append_new(levels, JSON({"node_tokens", json_uint(tree_tokens(level))},
+                                           {"nodes", json_uint(counts->nodes[level])},
+                                           {"evaluated", json_uint(counts->evaluated[level])},
+                                           {"opened", json_uint(counts->opened[level])},
+                                           {"taken_whole", json_uint(counts->whole[level])}));
     }
-    json_put_uint(object, "searches", counts->searches);
-    json_put_uint(object, "evaluated", evaluated);
-    json_put_uint(object, "lower_bounds", counts->lower);
+    json_t *object = JSON({"searches", json_uint(counts->searches)}, {"evaluated", json_uint(evaluated)},
+                          {"lower_bounds", json_uint(counts->lower)});
     json_put_uint(object, "tokens", counts->tokens); /* evaluations by token, and by chunk */
-    json_put_uint(object, "leaves", counts->leaves);
-    json_put(object, "levels", levels);
+    JSON_PUT(object, {"leaves", json_uint(counts->leaves)}, {"levels", levels});
     return object;
 }
 
 json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
     const uint64_t lookups = counts->hits + counts->misses;
-    json_t *object = json_object();
-    json_put(object, "hit_ratio", lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null());
-    json_put_uint(object, "hits", counts->hits);
-    json_put_uint(object, "misses", counts->misses);
-    json_put_number(object, "age_mean", counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
-    json_put_uint(object, "age_max", counts->age_max);
-    json_put_uint(object, "bytes_kept", counts->rows * row_bytes);
+    json_t *object =
+        JSON({"hit_ratio", lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null()},
+             {"hits", json_uint(counts->hits)}, {"misses", json_uint(counts->misses)},
+             {"age_mean", json_number(counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0)},
+             {"age_max", json_uint(counts->age_max)}, {"bytes_kept", json_uint(counts->rows * row_bytes)});
     const bool is_known = counts->estimated > 0; /* with --receipt */
-    json_put(object, "left_out_mean", is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null());
-    json_put(object, "left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null());
-    json_put(object, "left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null());
+    JSON_PUT(object,
+             {"left_out_mean", is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null()},
+             {"left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null()},
+             {"left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null()});
     return object;
 }
 
 json_t *receipt_json(const struct mass_receipt *receipt) {
     const struct mass_estimate mean = mass_receipt_mean(receipt);
-    json_t *object = json_object();
-    json_put_number(object, "mean", mean.left_out);
-    json_put_number(object, "mean_error", mean.error);
-    json_put_number(object, "worst_step", receipt->step_worst);
-    json_put_number(object, "worst_head", receipt->worst.left_out);
-    json_put_number(object, "worst_head_error", receipt->worst.error);
-    json_put_uint(object, "count", receipt->count);
-    json_put_number(object, "seconds", (double)receipt->time_ns * 1e-9);
-    return object;
+    return JSON({"mean", json_number(mean.left_out)}, {"mean_error", json_number(mean.error)},
+                {"worst_step", json_number(receipt->step_worst)}, {"worst_head", json_number(receipt->worst.left_out)},
+                {"worst_head_error", json_number(receipt->worst.error)}, {"count", json_uint(receipt->count)},
+                {"seconds", json_number((double)receipt->time_ns * 1e-9)});
 }
 
 const char *receipt_text(const struct select_statistics *statistics, char *buffer, size_t buffer_bytes) {
@@ -219,9 +209,6 @@ const char *receipt_text(const struct select_statistics *statistics, char *buffe
 
 json_t *mass_bounds_json(const struct mass_bounds *bounds) {
     if (bounds->count == 0) return NULL;
-    json_t *object = json_object();
-    json_put_number(object, "mean", bounds->sum / (double)bounds->count);
-    json_put_number(object, "min", bounds->min);
-    json_put_uint(object, "count", bounds->count);
-    return object;
+    return JSON({"mean", json_number(bounds->sum / (double)bounds->count)}, {"min", json_number(bounds->min)},
+                {"count", json_uint(bounds->count)});
 }

@@ -371,51 +371,42 @@ static enum status print(const struct planning *planning, struct error *error) {
 
 static json_t *candidate_json(const struct candidate *candidate) {
     const struct cost *cost = &candidate->cost;
-    json_t *object = json_object(), *parts = json_object();
-    json_put(object, "plan", json_string(candidate->text));
-    json_put(object, "preset", json_string(candidate->preset));
-    json_put(object, "set", candidate->set[0] != '\0' ? json_string(candidate->set) : json_null());
-    json_put(object, "exact", json_boolean(candidate->is_exact));
-    json_put(object, "allowed", json_boolean(candidate->is_allowed));
-    json_put_number(object, "kld", candidate->kld);
-    json_put_number(object, "loss", candidate->loss);
-    json_put_uint(object, "exact_below", candidate->exact_below);
-    json_put_number(object, "tokens_per_second", candidate_rate(candidate));
-    json_put_number(object, "first_token_seconds", cost->prompt_seconds);
-    json_put_number(object, "step_seconds", cost->step_seconds);
+    json_t *parts = json_object();
+    json_t *object = JSON({"plan", json_string(candidate->text)}, {"preset", json_string(candidate->preset)},
+                          {"set", candidate->set[0] != '\0' ? json_string(candidate->set) : json_null()},
+                          {"exact", json_boolean(candidate->is_exact)},
+                          {"allowed", json_boolean(candidate->is_allowed)}, {"kld", json_number(candidate->kld)},
+                          {"loss", json_number(candidate->loss)}, {"exact_below", json_uint(candidate->exact_below)},
+                          {"tokens_per_second", json_number(candidate_rate(candidate))},
+                          {"first_token_seconds", json_number(cost->prompt_seconds)},
+                          {"step_seconds", json_number(cost->step_seconds)});
     for (enum cost_part part = 0; part < COST_PARTS; part++)
         json_put_number(parts, cost_part_names[part], cost->parts[part]);
-    json_put(object, "parts_seconds", parts);
-    json_put(object, "limit", json_string(cost_part_names[cost->limit]));
-    json_put_number(object, "held", cost->held);
-    json_put_uint(object, "kv_bytes", cost->kv_bytes);
-    json_put_uint(object, "key_index_bytes", cost->key_index_bytes);
-    json_put_uint(object, "device_bytes", cost->device_bytes);
-    json_put_uint(object, "host_bytes", cost->host_bytes);
-    json_put_uint(object, "disk_bytes", cost->disk_bytes);
-    json_put_number(object, "step_read_bytes", cost->read_bytes);
-    json_put_number(object, "step_read_requests", cost->read_requests);
-    json_put_number(object, "step_missed_chunks", cost->missed_chunks);
-    json_put_uint(object, "threads", candidate->thread_count);
-    json_put(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
-    json_put_uint(object, "sequences", candidate->sequences);
-    json_put(object, "weights_host_bytes",
-             candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes) : json_null());
-    json_put_uint(object, "resident_layers", candidate->resident_layers);
-    json_put_uint(object, "resident_experts", candidate->resident_experts);
-    json_put_number(object, "pass_read_bytes", cost->pass_bytes);
+    JSON_PUT(
+        object, {"parts_seconds", parts}, {"limit", json_string(cost_part_names[cost->limit])},
+        {"held", json_number(cost->held)}, {"kv_bytes", json_uint(cost->kv_bytes)},
+        {"key_index_bytes", json_uint(cost->key_index_bytes)}, {"device_bytes", json_uint(cost->device_bytes)},
+        {"host_bytes", json_uint(cost->host_bytes)}, {"disk_bytes", json_uint(cost->disk_bytes)},
+        {"step_read_bytes", json_number(cost->read_bytes)}, {"step_read_requests", json_number(cost->read_requests)},
+        {"step_missed_chunks", json_number(cost->missed_chunks)}, {"threads", json_uint(candidate->thread_count)},
+        {"schedule", json_string(candidate->sequences > 1 ? "column" : "row")},
+        {"sequences", json_uint(candidate->sequences)},
+        {"weights_host_bytes",
+         candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes) : json_null()},
+        {"resident_layers", json_uint(candidate->resident_layers)},
+        {"resident_experts", json_uint(candidate->resident_experts)},
+        {"pass_read_bytes", json_number(cost->pass_bytes)});
     return object;
 }
 
 static enum status print_json(const struct planning *planning, struct error *error) {
     const char *name = planning->config.name;
-    json_t *root = json_object(), *machine = json_object(), *list = json_array();
-    json_put(root, "model", json_text(name, strlen(name)));
-    json_put_uint(root, "tokens", planning->depth);
-    json_put_uint(root, "weight_bytes", planning->models.list[0].weights.all);
-    json_put(machine, "processor", json_string(planning->machine.processor));
-    json_put_uint(machine, "threads", planning->machine.thread_count);
-    json_put(machine, "file", json_text(planning->machine_path, strlen(planning->machine_path)));
+    json_t *list = json_array();
+    json_t *root = JSON({"model", json_text(name, strlen(name))}, {"tokens", json_uint(planning->depth)},
+                        {"weight_bytes", json_uint(planning->models.list[0].weights.all)});
+    json_t *machine = JSON({"processor", json_string(planning->machine.processor)},
+                           {"threads", json_uint(planning->machine.thread_count)},
+                           {"file", json_text(planning->machine_path, strlen(planning->machine_path))});
     json_put(root, "machine", machine);
     json_put_uint(machine, "measured", (uint64_t)planning->machine.measured);
     json_put(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());

@@ -335,11 +335,8 @@ static void print_timings(const struct run *run) {
 }
 
 static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
-    json_t *phase = json_object();
-    json_put_uint(phase, "tokens", tokens);
-    json_put_number(phase, "seconds", seconds);
-    json_put_number(phase, "tokens_per_second", rate);
-    return phase;
+    return JSON({"tokens", json_uint(tokens)}, {"seconds", json_number(seconds)},
+                {"tokens_per_second", json_number(rate)});
 }
 
 static json_t *ids_json(const struct token_list *tokens) {
@@ -356,10 +353,8 @@ static json_t *top_json(const struct run *run) {
         const struct token_probability *top = run->answers[0].top + i * count;
         json_t *list = json_array();
         for (size_t j = 0; j < count && top[j].id >= 0; j++) {
-            json_t *item = json_object();
-            json_put(item, "id", json_integer(top[j].id));
-            json_put_number(item, "logprob", (double)top[j].log_probability);
-            json_array_append_new(list, item);
+            json_array_append_new(
+                list, JSON({"id", json_integer(top[j].id)}, {"logprob", json_number((double)top[j].log_probability)}));
         }
         json_array_append_new(tokens, list);
     }
@@ -369,11 +364,9 @@ static json_t *top_json(const struct run *run) {
 static json_t *answers_json(const struct run *run) {
     json_t *answers = json_array();
     for (size_t i = 0; i < run->answer_count; i++) {
-        json_t *item = json_object();
-        json_put_uint(item, "seed", run->answers[i].seed);
-        json_put(item, "finish_reason", json_string(stop_reason_name(run->answers[i].stop)));
-        json_put(item, "output_tokens", ids_json(&run->answers[i].tokens));
-        json_array_append_new(answers, item);
+        json_array_append_new(answers, JSON({"seed", json_uint(run->answers[i].seed)},
+                                            {"finish_reason", json_string(stop_reason_name(run->answers[i].stop))},
+                                            {"output_tokens", ids_json(&run->answers[i].tokens)}));
     }
     return answers;
 }
@@ -396,17 +389,15 @@ static json_t *selection_json(struct engine *engine, bool has_receipt) {
 
 static void tiers_json(const struct run *run, json_t *root) {
     struct kv_tier_statistics tier = engine_tier_statistics(run->session.engine);
-    json_t *kv = json_object(), *io = json_object();
-    json_put_uint(kv, "device_bytes_peak",
-                  run->kv_device_bytes_peak + (run->plan.rows_in_host ? run->plan.unit_bytes : 0));
-    json_put_uint(kv, "host_bytes_peak", run->kv_bytes_peak - run->kv_device_bytes_peak);
-    json_put_uint(kv, "disk_bytes", tier.write_bytes);
-    json_put_uint(kv, "resident_layers", tier.resident_layers);
-    json_put_uint(kv, "resident_heads", tier.resident_heads);
+    json_t *io = json_object();
+    json_t *kv = JSON({"device_bytes_peak",
+                       json_uint(run->kv_device_bytes_peak + (run->plan.rows_in_host ? run->plan.unit_bytes : 0))},
+                      {"host_bytes_peak", json_uint(run->kv_bytes_peak - run->kv_device_bytes_peak)},
+                      {"disk_bytes", json_uint(tier.write_bytes)}, {"resident_layers", json_uint(tier.resident_layers)},
+                      {"resident_heads", json_uint(tier.resident_heads)});
     json_put_counters(io, "", &kv_tier_counters, &tier);
     json_put_uint(io, "read_ops", tier.read_pages);
-    json_put(root, "kv", kv);
-    json_put(root, "io", io);
+    JSON_PUT(root, {"kv", kv}, {"io", io});
 }
 
 static json_t *weights_json(const struct weight_stream *stream) {
@@ -423,25 +414,23 @@ static json_t *run_json(const struct run *run) {
     const struct generation_figures *g = &run->generation.figures;
     const struct session *session = &run->session;
     char kernels[128];
-    json_t *root = json_object(), *plan = plan_json(&run->plan);
+    json_t *plan = plan_json(&run->plan);
     json_t *prefill = phase_json(g->prefill_tokens, g->prefill_seconds, generation_prefill_rate(g));
     json_put_uint(prefill, "reused_tokens", run->reused_tokens);
-    json_put(plan, "device", json_string(session->device->name));
-    json_put(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
-    json_put_uint(plan, "threads", session->thread_count);
-    json_put_uint(plan, "context_size", engine_context_size(session->engine));
-    json_put_uint(plan, "batch_size", run->plan.batch_size);
+    JSON_PUT(plan, {"device", json_string(session->device->name)},
+             {"kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels))},
+             {"threads", json_uint(session->thread_count)},
+             {"context_size", json_uint(engine_context_size(session->engine))},
+             {"batch_size", json_uint(run->plan.batch_size)});
     const char *name = session->model->config.name;
-    json_put(root, "model", json_text(name, strlen(name)));
-    json_put(root, "chat_template", run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null());
-    json_put(root, "preset", json_string(run->plan.preset));
-    json_put(root, "plan", plan);
-    json_put(root, "load_seconds", json_real(session->load_seconds));
-    json_put_uint(root, "prompt_tokens", run->prompt.count);
-    json_put(root, "prefill", prefill);
+    json_t *root = JSON({"model", json_text(name, strlen(name))},
+                        {"chat_template", run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null()},
+                        {"preset", json_string(run->plan.preset)}, {"plan", plan},
+                        {"load_seconds", json_real(session->load_seconds)},
+                        {"prompt_tokens", json_uint(run->prompt.count)}, {"prefill", prefill});
     json_t *decode = phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g));
-    json_put_uint(decode, "drafted_tokens", g->drafted_tokens);
-    json_put_uint(decode, "accepted_tokens", g->accepted_tokens);
+    JSON_PUT(decode, {"drafted_tokens", json_uint(g->drafted_tokens)},
+             {"accepted_tokens", json_uint(g->accepted_tokens)});
     json_put(root, "decode", decode);
     tiers_json(run, root);
     if (session->model->stream != NULL) json_put(root, "weights", weights_json(session->model->stream));
@@ -451,11 +440,10 @@ static json_t *run_json(const struct run *run) {
     if (rebuilt != NULL) json_put(root, "rebuild", rebuilt);
     json_put(root, "selection", selection_json(session->engine, run->plan.select.receipt));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
-    json_put(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));
-    json_put_uint(root, "peak_rss_bytes", peak_rss_bytes());
-    json_put_uint(root, "seed", run->answers[0].seed);
-    json_put(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));
-    json_put(root, "output_tokens", ids_json(&run->answers[0].tokens));
+    JSON_PUT(root, {"reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine))},
+             {"peak_rss_bytes", json_uint(peak_rss_bytes())}, {"seed", json_uint(run->answers[0].seed)},
+             {"finish_reason", json_string(stop_reason_name(run->answers[0].stop))},
+             {"output_tokens", ids_json(&run->answers[0].tokens)});
     if (run->generation.top_count > 0) json_put(root, "top_logprobs", top_json(run));
     if (run->answer_count > 1) json_put(root, "answers", answers_json(run));
     return root;

@@ -67,22 +67,18 @@ static const char *fingerprint_text(const struct document_info *info, char text[
 
 static json_t *info_json(const struct document_info *info) {
     char time[TIME_BYTES], fingerprint[2 * STORE_FINGERPRINT_BYTES + 1];
-    json_t *object = json_object();
-    json_put_uint(object, "id", info->id);
-    json_put(object, "name", json_text(info->name, strlen(info->name)));
-    json_put(object, "state", json_string(state_of(info)));
-    json_put(object, "damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
-    json_put_uint(object, "version", info->version);
-    json_put_uint(object, "tokens", info->token_count);
-    json_put_uint(object, "bytes", info->bytes);
-    json_put_uint(object, "commits", info->commits);
-    json_put(object, "created", json_string(time_text(info->created, time)));
-    json_put(object, "used", json_string(time_text(info->used, time)));
-    json_put(object, "model", json_text(info->model, strlen(info->model)));
-    json_put(object, "layout", json_text(info->layout, strlen(info->layout)));
+    json_t *object =
+        JSON({"id", json_uint(info->id)}, {"name", json_text(info->name, strlen(info->name))},
+             {"state", json_string(state_of(info))},
+             {"damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null()},
+             {"version", json_uint(info->version)}, {"tokens", json_uint(info->token_count)},
+             {"bytes", json_uint(info->bytes)}, {"commits", json_uint(info->commits)},
+             {"created", json_string(time_text(info->created, time))},
+             {"used", json_string(time_text(info->used, time))}, {"model", json_text(info->model, strlen(info->model))},
+             {"layout", json_text(info->layout, strlen(info->layout))});
     if (info->fractions != NULL) {
-        json_put_number(object, "quantized_fraction", fractions_mean(info->fractions, info->token_count));
-        json_put(object, "quantized_fraction_by_layer", fractions_layers_json(info->fractions, info->token_count));
+        JSON_PUT(object, {"quantized_fraction", json_number(fractions_mean(info->fractions, info->token_count))},
+                 {"quantized_fraction_by_layer", fractions_layers_json(info->fractions, info->token_count)});
     }
     json_put(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
@@ -286,11 +282,9 @@ static void report_document(struct verification *v, uint64_t id, const char *dam
             output_text("document %" PRIu64 ": damaged: %s\n", id, shown(damage, text, sizeof text));
         return;
     }
-    json_t *object = json_object();
-    json_put_uint(object, "id", id);
-    json_put(object, "ok", json_boolean(damage == NULL));
-    json_put(object, "damaged", damage != NULL ? json_text(damage, strlen(damage)) : json_null());
-    (void)json_array_append_new(v->report, object);
+    (void)json_array_append_new(v->report,
+                                JSON({"id", json_uint(id)}, {"ok", json_boolean(damage == NULL)},
+                                     {"damaged", damage != NULL ? json_text(damage, strlen(damage)) : json_null()}));
 }
 
 /* A document that cannot be read does not stop the others.  The first such failure is reported at the end. */

@@ -57,17 +57,13 @@ static void write_json(void *context, const struct request_record *record) {
     (void)context;
     if (is_routine(record)) return;
     char time[TIME_BYTES];
-    json_t *line = json_object();
-    json_put(line, "time", json_string(time_text(time)));
-    json_put(line, "id", json_string(record->id));
-    json_put(line, "method", json_string(method_name(record->method)));
-    json_put(line, "path", json_text_without_zeros(record->path.text, record->path.length));
-    json_put_uint(line, "status", record->http_status);
-    json_put(line, "left", json_boolean(record->has_left));
+    json_t *line = JSON({"time", json_string(time_text(time))}, {"id", json_string(record->id)},
+                        {"method", json_string(method_name(record->method))},
+                        {"path", json_text_without_zeros(record->path.text, record->path.length)},
+                        {"status", json_uint(record->http_status)}, {"left", json_boolean(record->has_left)});
     if (record->has_tokens) {
-        json_put_uint(line, "read", record->tokens.read);
-        json_put_uint(line, "known", record->tokens.known);
-        json_put_uint(line, "made", record->tokens.made);
+        JSON_PUT(line, {"read", json_uint(record->tokens.read)}, {"known", json_uint(record->tokens.known)},
+                 {"made", json_uint(record->tokens.made)});
     }
     json_put_number(line, "seconds", record->seconds);
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6));

@@ -10,7 +10,6 @@
 #include "model/model_size.h"
 #include "model/weight_stream.h"
 #include "platform/clock.h"
-#include "platform/file.h"
 #include "platform/io_link.h"
 
 enum status session_open(struct session *session, const struct options *options, size_t thread_count,

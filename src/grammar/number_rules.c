@@ -2,7 +2,6 @@
  * holds once it is known that both have as many whole digits. */
 #include "grammar/number_rules.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

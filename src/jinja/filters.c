@@ -1,5 +1,4 @@
 /* The filters: `value|NAME`. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

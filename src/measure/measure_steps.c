@@ -1,12 +1,10 @@
 /* Steps of an engine over the probe model: what layers, attention and selections take. */
 #include <math.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "engine/engine.h"
 #include "measure/measure_internal.h"
 #include "measure/probe.h"
-#include "plan/cost.h"
 #include "platform/clock.h"
 
 enum {

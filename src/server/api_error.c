@@ -78,22 +78,21 @@ static json_t *text_or_null(const char *text) {
 }
 
 json_t *api_error_json(const struct api_error *error, bool anthropic) {
-    json_t *inner = json_object(), *body = json_object();
+    json_t *body = json_object();
     char words[96];
     const bool is_overflow = anthropic && error->context_tokens > 0;
     snprintf(words, sizeof words, "prompt is too long: %llu tokens > %llu maximum",
              (unsigned long long)error->prompt_tokens, (unsigned long long)error->context_tokens);
     const char *message = is_overflow ? words : error->message;
-    json_put(inner, "message", json_text(message, strlen(message)));
-    json_put(inner, "type", json_string(type_of(error->http_status, anthropic)));
+    json_t *inner = JSON({"message", json_text(message, strlen(message))},
+                         {"type", json_string(type_of(error->http_status, anthropic))});
     if (anthropic) {
         json_put(body, "type", json_string("error"));
     } else {
-        json_put(inner, "param", text_or_null(error->param));
-        json_put(inner, "code", text_or_null(error->code));
+        JSON_PUT(inner, {"param", text_or_null(error->param)}, {"code", text_or_null(error->code)});
         if (error->context_tokens > 0) {
-            json_put_uint(inner, "n_prompt_tokens", error->prompt_tokens);
-            json_put_uint(inner, "n_ctx", error->context_tokens);
+            JSON_PUT(inner, {"n_prompt_tokens", json_uint(error->prompt_tokens)},
+                     {"n_ctx", json_uint(error->context_tokens)});
         }
     }
     json_put(body, "error", inner);

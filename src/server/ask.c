@@ -451,14 +451,10 @@ struct ask_usage ask_usage(const struct ask *ask) {
 json_t *ask_timings(const struct ask *ask) {
     const struct service_figures *f = &ask->choices[0].figures;
     const size_t computed = f->prompt_tokens - f->reused_tokens;
-    json_t *timings = json_object();
-    json_put_uint(timings, "cache_n", f->reused_tokens);
-    json_put_uint(timings, "prompt_n", computed);
-    json_put_number(timings, "prompt_ms", f->prefill_seconds * 1e3);
-    json_put_number(timings, "prompt_per_second", f->prefill_seconds > 0 ? (double)computed / f->prefill_seconds : 0);
-    json_put_uint(timings, "predicted_n", f->answer_tokens);
-    json_put_number(timings, "predicted_ms", f->decode_seconds * 1e3);
-    json_put_number(timings, "predicted_per_second",
-                    f->decode_seconds > 0 ? (double)f->answer_tokens / f->decode_seconds : 0);
-    return timings;
+    return JSON({"cache_n", json_uint(f->reused_tokens)}, {"prompt_n", json_uint(computed)},
+                {"prompt_ms", json_number(f->prefill_seconds * 1e3)},
+                {"prompt_per_second", json_number(f->prefill_seconds > 0 ? (double)computed / f->prefill_seconds : 0)},
+                {"predicted_n", json_uint(f->answer_tokens)}, {"predicted_ms", json_number(f->decode_seconds * 1e3)},
+                {"predicted_per_second",
+                 json_number(f->decode_seconds > 0 ? (double)f->answer_tokens / f->decode_seconds : 0)});
 }

@@ -63,10 +63,9 @@ static json_t *calls_json(const struct ask_choice *choice, size_t first, bool wi
     for (size_t i = first; i < choice->call_count; i++) {
         json_t *call = json_object(), *function = json_object();
         if (with_index) json_put_uint(call, "index", i);
-        json_put(call, "id", json_string(choice->calls[i].id));
-        json_put(call, "type", json_string("function"));
-        json_put(function, "name", json_text(choice->calls[i].name, strlen(choice->calls[i].name)));
-        json_put(function, "arguments", json_text(choice->calls[i].arguments, strlen(choice->calls[i].arguments)));
+        JSON_PUT(call, {"id", json_string(choice->calls[i].id)}, {"type", json_string("function")});
+        JSON_PUT(function, {"name", json_text(choice->calls[i].name, strlen(choice->calls[i].name))},
+                 {"arguments", json_text(choice->calls[i].arguments, strlen(choice->calls[i].arguments))});
         json_put(call, "function", function);
         json_array_append_new(calls, call);
     }
@@ -75,13 +74,10 @@ static json_t *calls_json(const struct ask_choice *choice, size_t first, bool wi
 
 /* Takes the delta.  Log-probabilities of the tokens since the last frame come along. */
 static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta, bool is_last) {
-    json_t *entry = json_object();
-    json_put_uint(entry, "index", choice->index);
-    json_put(entry, "delta", delta);
-    json_put(entry, "logprobs",
-             choice->sent.tokens < choice->tokens.count
-                 ? log_probabilities_chat(choice, choice->sent.tokens, choice->tokens.count)
-                 : json_null());
+    json_t *entry = JSON({"index", json_uint(choice->index)}, {"delta", delta},
+                         {"logprobs", choice->sent.tokens < choice->tokens.count
+                                          ? log_probabilities_chat(choice, choice->sent.tokens, choice->tokens.count)
+                                          : json_null()});
     choice->sent.tokens = choice->tokens.count;
     openai_put_finish(entry, choice, is_last);
     openai_send(ask, object_chunk, entry);
@@ -90,10 +86,8 @@ static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
     (void)admission;
     for (size_t i = 0; i < ask->choice_count; i++) {
-        json_t *delta = json_object();
-        json_put(delta, "role", json_string("assistant"));
-        json_put(delta, "content", json_string(""));
-        send_delta(ask, &ask->choices[i], delta, false);
+        send_delta(ask, &ask->choices[i], JSON({"role", json_string("assistant")}, {"content", json_string("")}),
+                   false);
     }
 }
 
@@ -124,13 +118,11 @@ static void stream_progress(struct ask *ask, size_t done, size_t total) {
 
 static json_t *message_json(const struct ask_choice *choice) {
     const struct text *content = &choice->content, *reasoning = &choice->reasoning;
-    json_t *message = json_object();
-    json_put(message, "role", json_string("assistant"));
-    json_put(message, "content",
-             content->length > 0 || choice->call_count == 0
-                 ? json_text(content->bytes != NULL ? content->bytes : "", content->length)
-                 : json_null());
-    json_put(message, "refusal", json_null());
+    json_t *message = JSON({"role", json_string("assistant")},
+                           {"content", content->length > 0 || choice->call_count == 0
+                                           ? json_text(content->bytes != NULL ? content->bytes : "", content->length)
+                                           : json_null()},
+                           {"refusal", json_null()});
     if (reasoning->length > 0) json_put(message, "reasoning_content", json_text(reasoning->bytes, reasoning->length));
     if (choice->call_count > 0) json_put(message, "tool_calls", calls_json(choice, 0, false));
     return message;
@@ -140,12 +132,10 @@ static json_t *whole_choices(struct ask *ask) {
     json_t *choices = json_array();
     for (size_t i = 0; i < ask->choice_count; i++) {
         struct ask_choice *choice = &ask->choices[i];
-        json_t *entry = json_object();
-        json_put_uint(entry, "index", i);
-        json_put(entry, "message", message_json(choice));
-        json_put(entry, "logprobs",
-                 ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->tokens.count)
-                                                    : json_null());
+        json_t *entry = JSON({"index", json_uint(i)}, {"message", message_json(choice)},
+                             {"logprobs", ask->options.has_log_probabilities
+                                              ? log_probabilities_chat(choice, 0, choice->tokens.count)
+                                              : json_null()});
         openai_put_finish(entry, choice, true);
         json_array_append_new(choices, entry);
     }
@@ -183,9 +173,7 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
                STATUS_OK) {
         exchange_reply_failure(exchange, &reason);
     } else {
-        json_t *reply = json_object();
-        json_put(reply, "prompt", json_text(text, length));
-        exchange_reply_json(exchange, 200, reply);
+        exchange_reply_json(exchange, 200, JSON({"prompt", json_text(text, length)}));
     }
     free(text);
     conversation_request_deinit(&request);

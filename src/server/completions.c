@@ -123,13 +123,11 @@ static char *prompt_text(const struct ask_choice *choice, size_t *length) {
 
 static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token_first, bool is_last) {
     const struct ask *ask = choice->ask;
-    json_t *object = json_object();
-    json_put_uint(object, "index", choice->index);
-    json_put(object, "text", text);
-    json_put(object, "logprobs",
-             ask->options.has_log_probabilities
-                 ? log_probabilities_completion(choice, token_first, choice->tokens.count, &choice->sent.characters)
-                 : json_null());
+    json_t *object = JSON({"index", json_uint(choice->index)}, {"text", text},
+                          {"logprobs", ask->options.has_log_probabilities
+                                           ? log_probabilities_completion(choice, token_first, choice->tokens.count,
+                                                                          &choice->sent.characters)
+                                           : json_null()});
     openai_put_finish(object, choice, is_last);
     return object;
 }

@@ -23,12 +23,10 @@ bool tool_wish_read_choice(struct tool_wish *wish, const json_t *choice, const c
 }
 
 void tool_wish_add(struct tool_wish *wish, const json_t *tool, const char *parameters) {
-    json_t *made = json_object(), *function = json_object();
-    json_put(function, "name", json_incref(json_object_get(tool, "name")));
-    json_put(function, "description", json_incref(json_object_get(tool, "description")));
-    json_put(function, "parameters", json_incref(json_object_get(tool, parameters)));
-    json_put(made, "type", json_string("function"));
-    json_put(made, "function", function);
+    json_t *function = JSON({"name", json_incref(json_object_get(tool, "name"))},
+                            {"description", json_incref(json_object_get(tool, "description"))},
+                            {"parameters", json_incref(json_object_get(tool, parameters))});
+    json_t *made = JSON({"type", json_string("function")}, {"function", function});
     if (wish->tools == NULL) wish->tools = json_array();
     json_array_append_new(wish->tools, made);
 }

@@ -29,13 +29,10 @@ static const char *id_of_path(struct server *server, struct exchange *exchange) 
 }
 
 static void see(void *context, const struct conversation_row *row) {
-    json_t *object = json_object();
-    json_put(object, "id", json_text(row->id, strlen(row->id)));
-    json_put(object, "object", json_string("loam.conversation"));
-    json_put(object, "title", json_text(row->title, strlen(row->title)));
-    json_put(object, "version", json_text(row->version, strlen(row->version)));
-    json_put_uint(object, "bytes", row->length);
-    json_put(object, "changed", json_integer(row->changed));
+    json_t *object = JSON({"id", json_text(row->id, strlen(row->id))}, {"object", json_string("loam.conversation")},
+                          {"title", json_text(row->title, strlen(row->title))},
+                          {"version", json_text(row->version, strlen(row->version))}, {"bytes", json_uint(row->length)},
+                          {"changed", json_integer(row->changed)});
     if (row->content != NULL) json_put(object, "content", json_text(row->content, row->length));
     json_array_append_new(context, object);
 }
@@ -109,11 +106,9 @@ void conversation_put_route(struct server *server, struct exchange *exchange) {
     } else if (is_stale) {
         exchange_refuse(exchange, 409, "'version': the conversation was changed meanwhile, to version %s", row.version);
     } else {
-        json_t *object = json_object();
-        json_put(object, "id", json_string(row.id));
-        json_put(object, "object", json_string("loam.conversation"));
-        json_put(object, "version", json_string(row.version));
-        exchange_reply_json(exchange, 200, object);
+        exchange_reply_json(exchange, 200,
+                            JSON({"id", json_string(row.id)}, {"object", json_string("loam.conversation")},
+                                 {"version", json_string(row.version)}));
     }
     json_decref(body);
 }

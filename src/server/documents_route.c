@@ -16,23 +16,16 @@
 
 static json_t *uploaded_json(const struct ask *ask) {
     const struct ask_choice *choice = &ask->choices[0];
-    json_t *object = json_object();
-    json_put_uint(object, "id", choice->document);
-    json_put(object, "object", json_string("loam.document"));
-    json_put(object, "name", json_text(ask->document_name, strlen(ask->document_name)));
-    json_put_uint(object, "token_count", choice->figures.prompt_tokens);
-    json_put_uint(object, "cached_tokens", choice->figures.reused_tokens);
-    json_put(object, "created", json_integer(ask->created));
-    return object;
+    return JSON({"id", json_uint(choice->document)}, {"object", json_string("loam.document")},
+                {"name", json_text(ask->document_name, strlen(ask->document_name))},
+                {"token_count", json_uint(choice->figures.prompt_tokens)},
+                {"cached_tokens", json_uint(choice->figures.reused_tokens)}, {"created", json_integer(ask->created)});
 }
 
 static void upload_progress(struct ask *ask, size_t done, size_t total) {
-    json_t *object = json_object();
-    json_put(object, "object", json_string("loam.document.progress"));
-    json_put_uint(object, "processed", done);
-    json_put_uint(object, "total", total);
-    json_put_uint(object, "cached", ask->progress.admission.reused_tokens);
-    (void)sse_send(ask->exchange, NULL, object);
+    (void)sse_send(ask->exchange, NULL,
+                   JSON({"object", json_string("loam.document.progress")}, {"processed", json_uint(done)},
+                        {"total", json_uint(total)}, {"cached", json_uint(ask->progress.admission.reused_tokens)}));
 }
 
 static void upload_beat(struct ask *ask) {
@@ -144,18 +137,14 @@ struct listing {
 static void see(void *context, const struct document_info *info) {
     const struct listing *listing = context;
     if (listing->id != 0 && info->id != listing->id) return;
-    json_t *object = json_object();
-    json_put_uint(object, "id", info->id);
-    json_put(object, "object", json_string("loam.document"));
-    json_put(object, "name", json_text(info->name, strlen(info->name)));
-    json_put_uint(object, "token_count", info->token_count);
-    json_put_uint(object, "bytes", info->bytes);
-    json_put(object, "created", json_integer(info->created));
-    json_put(object, "used", json_integer(info->used));
-    json_put(object, "in_use", json_boolean(info->in_use));
-    json_put(object, "other_version", json_boolean(info->is_other));
-    json_put(object, "damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
-    json_array_append_new(listing->data, object);
+    json_array_append_new(
+        listing->data,
+        JSON({"id", json_uint(info->id)}, {"object", json_string("loam.document")},
+             {"name", json_text(info->name, strlen(info->name))}, {"token_count", json_uint(info->token_count)},
+             {"bytes", json_uint(info->bytes)}, {"created", json_integer(info->created)},
+             {"used", json_integer(info->used)}, {"in_use", json_boolean(info->in_use)},
+             {"other_version", json_boolean(info->is_other)},
+             {"damaged", info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null()}));
 }
 
 static bool list(struct server *server, struct exchange *exchange, uint64_t id, json_t **data) {
@@ -202,11 +191,9 @@ void document_text_route(struct server *server, struct exchange *exchange) {
     } else if (!document_text_read(server, exchange_key(exchange), id, NULL, &text, &length, &error)) {
         exchange_reply_error(exchange, &error);
     } else {
-        json_t *object = json_object();
-        json_put_uint(object, "id", id);
-        json_put(object, "object", json_string("loam.document.text"));
-        json_put(object, "text", json_text(text, length));
-        exchange_reply_json(exchange, 200, object);
+        exchange_reply_json(exchange, 200,
+                            JSON({"id", json_uint(id)}, {"object", json_string("loam.document.text")},
+                                 {"text", json_text(text, length)}));
     }
     free(text);
 }

@@ -72,12 +72,10 @@ static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *
 
 /* In a stream: of the prompt that is read, then of the answer. */
 static void send_progress(struct ask *ask, bool reads, size_t done, size_t total) {
-    json_t *object = json_object();
-    json_put(object, "object", json_string("loam.explanation.progress"));
-    json_put(object, "state", json_string(reads ? "reading" : "explaining"));
-    json_put_uint(object, "processed", done);
-    json_put_uint(object, "total", total);
-    (void)sse_send(ask->exchange, NULL, object);
+    (void)sse_send(ask->exchange, NULL,
+                   JSON({"object", json_string("loam.explanation.progress")},
+                        {"state", json_string(reads ? "reading" : "explaining")}, {"processed", json_uint(done)},
+                        {"total", json_uint(total)}));
 }
 
 static void reading_progress(struct ask *ask, size_t done, size_t total) { send_progress(ask, true, done, total); }
@@ -248,19 +246,16 @@ static bool read_request(struct ask *ask, struct api_error *error) {
 
 static json_t *span_json(const struct explaining *e, const struct explain_span *span) {
     const struct source *source = &e->sources[span->document];
-    json_t *object = json_object();
-    json_put_uint(object, "source", span->document);
+    json_t *object = JSON({"source", json_uint(span->document)});
     if (source->name != NULL) json_put(object, "name", json_text(source->name, strlen(source->name)));
     if (source->document != 0) json_put_uint(object, "document", source->document);
     json_put_uint(object, "line", span->place.line);
     if (span->place.page > 0) json_put_uint(object, "page", span->place.page);
     if (span->place.chapter > 0) json_put_uint(object, "chapter", span->place.chapter);
     if (span->place.name != NULL) json_put(object, "file", json_text(span->place.name, span->place.name_length));
-    json_put_uint(object, "begin", span->begin);
-    json_put_uint(object, "end", span->end);
-    json_put_number(object, "share", span->share);
-    json_put_number(object, "lift", span->lift);
-    json_put(object, "text", json_text(source->bytes + span->begin, span->end - span->begin));
+    JSON_PUT(object, {"begin", json_uint(span->begin)}, {"end", json_uint(span->end)},
+             {"share", json_number(span->share)}, {"lift", json_number(span->lift)},
+             {"text", json_text(source->bytes + span->begin, span->end - span->begin)});
     return object;
 }
 
@@ -286,14 +281,11 @@ static enum status find_spans(const struct ask *ask, struct explain_span **spans
 static json_t *explanation_json(const struct ask *ask, const struct explain_span *spans, size_t count) {
     const struct explaining *e = ask->data;
     const struct service_figures *figures = &ask->choices[0].figures;
-    json_t *object = json_object(), *list = json_array();
+    json_t *list = json_array();
     for (size_t i = 0; i < min_size(count, e->spans_max); i++) json_array_append_new(list, span_json(e, &spans[i]));
-    json_put(object, "object", json_string("loam.explanation"));
-    json_put_uint(object, "prompt_tokens", figures->prompt_tokens);
-    json_put_uint(object, "cached_tokens", figures->reused_tokens);
-    json_put_uint(object, "answer_tokens", e->explain.step_count);
-    json_put(object, "spans", list);
-    return object;
+    return JSON({"object", json_string("loam.explanation")}, {"prompt_tokens", json_uint(figures->prompt_tokens)},
+                {"cached_tokens", json_uint(figures->reused_tokens)},
+                {"answer_tokens", json_uint(e->explain.step_count)}, {"spans", list});
 }
 
 static void fail(struct ask *ask, const struct api_error *error) {

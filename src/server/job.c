@@ -1,5 +1,4 @@
 /* job: a request from its copy to its end. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

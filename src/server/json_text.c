@@ -32,12 +32,17 @@ json_t *json_text_without_zeros(const char *bytes, size_t length) { return repai
 
 void json_put(json_t *object, const char *key, json_t *value) { (void)json_object_set_new(object, key, value); }
 
-void json_put_uint(json_t *object, const char *key, uint64_t value) {
-    json_put(object, key, json_integer((json_int_t)value));
-}
+json_t *json_uint(uint64_t value) { return json_integer((json_int_t)value); }
 
-void json_put_number(json_t *object, const char *key, double value) {
-    json_put(object, key, isfinite(value) ? json_real(value) : json_null());
+json_t *json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+void json_put_uint(json_t *object, const char *key, uint64_t value) { json_put(object, key, json_uint(value)); }
+
+void json_put_number(json_t *object, const char *key, double value) { json_put(object, key, json_number(value)); }
+
+json_t *json_put_pairs(json_t *object, const struct json_pair *pairs) {
+    for (; pairs->key != NULL; pairs++) json_put(object, pairs->key, pairs->value);
+    return object;
 }
 
 void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table, const void *values) {

@@ -48,20 +48,12 @@ json_t *log_probabilities_completion(const struct ask_choice *choice, size_t fir
         json_array_append_new(offsets, json_integer((json_int_t)*characters));
         *characters += token_character_count(tokenizer, token->id);
     }
-    json_t *object = json_object();
-    json_put(object, "tokens", tokens);
-    json_put(object, "token_logprobs", own);
-    json_put(object, "top_logprobs", top);
-    json_put(object, "text_offset", offsets);
-    return object;
+    return JSON({"tokens", tokens}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets});
 }
 
 static json_t *chat_entry(const struct tokenizer *tokenizer, token_id id, float log_probability) {
-    json_t *entry = json_object();
-    json_put(entry, "token", token_text_json(tokenizer, id));
-    json_put(entry, "logprob", number(log_probability));
-    json_put(entry, "bytes", token_byte_list_json(tokenizer, id));
-    return entry;
+    return JSON({"token", token_text_json(tokenizer, id)}, {"logprob", number(log_probability)},
+                {"bytes", token_byte_list_json(tokenizer, id)});
 }
 
 json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, size_t end) {
@@ -77,8 +69,5 @@ json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, si
         json_put(entry, "top_logprobs", top);
         json_array_append_new(content, entry);
     }
-    json_t *object = json_object();
-    json_put(object, "content", content);
-    json_put(object, "refusal", json_null());
-    return object;
+    return JSON({"content", content}, {"refusal", json_null()});
 }

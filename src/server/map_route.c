@@ -59,14 +59,9 @@ static json_t *counts_json(const struct kv_watch_counts *counts, uint64_t row_by
 }
 
 static json_t *chunks_json(const struct kv_map *map) {
-    json_t *object = json_object();
-    json_put_uint(object, "all", map->chunks.all);
-    json_put_uint(object, "ram", map->chunks.in_ram);
-    json_put_uint(object, "disk", map->chunks.saved);
-    json_put_uint(object, "disk_only", map->chunks.only_saved);
-    json_put_uint(object, "read", map->chunks.read);
-    json_put_uint(object, "attended", map->chunks.attended);
-    return object;
+    return JSON({"all", json_uint(map->chunks.all)}, {"ram", json_uint(map->chunks.in_ram)},
+                {"disk", json_uint(map->chunks.saved)}, {"disk_only", json_uint(map->chunks.only_saved)},
+                {"read", json_uint(map->chunks.read)}, {"attended", json_uint(map->chunks.attended)});
 }
 
 /* [offset, cells, ...] */
@@ -82,43 +77,31 @@ static json_t *changes_json(const struct kv_map *map) {
 
 static json_t *receipt_json(const struct mass_receipt *receipt) {
     const struct mass_estimate mean = mass_receipt_mean(receipt);
-    json_t *object = json_object();
-    json_put_number(object, "mean", mean.left_out);
-    json_put_number(object, "mean_error", mean.error);
-    json_put_number(object, "worst_head", receipt->worst.left_out);
-    json_put_number(object, "sum", receipt->sum);
-    json_put_uint(object, "count", receipt->count);
-    return object;
+    return JSON({"mean", json_number(mean.left_out)}, {"mean_error", json_number(mean.error)},
+                {"worst_head", json_number(receipt->worst.left_out)}, {"sum", json_number(receipt->sum)},
+                {"count", json_uint(receipt->count)});
 }
 
 static json_t *map_json(const struct reading *reading) {
     const struct kv_map *map = &reading->map;
-    json_t *object = json_object();
-    json_put(object, "object", json_string("loam.map"));
-    json_put_uint(object, "sequences", reading->sequence_count);
-    json_put(object, "state",
-             json_string(!reading->found  ? "none"
-                         : !reading->runs ? "idle"
-                         : map->has_token ? "answering"
-                                          : "reading"));
+    json_t *object = JSON({"object", json_string("loam.map")}, {"sequences", json_uint(reading->sequence_count)},
+                          {"state", json_string(!reading->found  ? "none"
+                                                : !reading->runs ? "idle"
+                                                : map->has_token ? "answering"
+                                                                 : "reading")});
     if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
     if (!reading->found) return object;
-    json_put(object, "selects", json_boolean(reading->selects));
-    json_put_uint(object, "number", map->number);
-    json_put_uint(object, "tokens", map->token_count);
-    json_put_uint(object, "layers", reading->layer_count);
-    json_put_uint(object, "kv_heads", reading->kv_head_count);
-    json_put_uint(object, "columns", map->column_count);
-    json_put_uint(object, "column_tokens", map->column_chunks * KV_CHUNK_TOKENS);
-    json_put(object, "chunks", chunks_json(map));
-    json_put(object, "token", counts_json(&map->token, reading->row_bytes));
+    JSON_PUT(object, {"selects", json_boolean(reading->selects)}, {"number", json_uint(map->number)},
+             {"tokens", json_uint(map->token_count)}, {"layers", json_uint(reading->layer_count)},
+             {"kv_heads", json_uint(reading->kv_head_count)}, {"columns", json_uint(map->column_count)},
+             {"column_tokens", json_uint(map->column_chunks * KV_CHUNK_TOKENS)}, {"chunks", chunks_json(map)},
+             {"token", counts_json(&map->token, reading->row_bytes)});
     if (map->has_token) json_put_uint(object, "position", map->position);
-    json_put(object, "watched", counts_json(&map->watched, reading->row_bytes));
-    json_put_uint(object, "watched_tokens", map->watched_tokens);
-    json_put_uint(object, "resident_layers", reading->tiers.resident_layers);
+    JSON_PUT(object, {"watched", counts_json(&map->watched, reading->row_bytes)},
+             {"watched_tokens", json_uint(map->watched_tokens)},
+             {"resident_layers", json_uint(reading->tiers.resident_layers)});
     if (map->has_changes) {
-        json_put(object, "changes", changes_json(map));
-        json_put_uint(object, "late", map->late_count);
+        JSON_PUT(object, {"changes", changes_json(map)}, {"late", json_uint(map->late_count)});
     } else {
         json_put(object, "cells", json_string(map->cells));
     }

@@ -1,6 +1,5 @@
 /* /v1/messages: Anthropic's form of a conversation, and of its stream. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "format/json.h"
@@ -217,27 +216,18 @@ static json_t *stop_sequence(const struct ask_choice *choice) {
 /* Tokens that were reused are told apart from those that were computed: together they are the prompt. */
 static json_t *usage_json(const struct ask *ask, size_t output_tokens) {
     const struct service_figures *figures = &ask->choices[0].figures;
-    json_t *usage = json_object();
-    json_put_uint(usage, "input_tokens", figures->prompt_tokens - figures->reused_tokens);
-    json_put_uint(usage, "cache_creation_input_tokens", 0);
-    json_put_uint(usage, "cache_read_input_tokens", figures->reused_tokens);
-    json_put_uint(usage, "output_tokens", output_tokens);
-    return usage;
+    return JSON({"input_tokens", json_uint(figures->prompt_tokens - figures->reused_tokens)},
+                {"cache_creation_input_tokens", json_uint(0)},
+                {"cache_read_input_tokens", json_uint(figures->reused_tokens)},
+                {"output_tokens", json_uint(output_tokens)});
 }
 
 static json_t *message_json(const struct ask *ask, json_t *content, json_t *reason, json_t *sequence,
                             size_t output_tokens) {
     const struct server_model *model = &ask->server->model;
-    json_t *message = json_object();
-    json_put(message, "id", json_string(ask->id));
-    json_put(message, "type", json_string("message"));
-    json_put(message, "role", json_string("assistant"));
-    json_put(message, "model", json_text(model->id, strlen(model->id)));
-    json_put(message, "content", content);
-    json_put(message, "stop_reason", reason);
-    json_put(message, "stop_sequence", sequence);
-    json_put(message, "usage", usage_json(ask, output_tokens));
-    return message;
+    return JSON({"id", json_string(ask->id)}, {"type", json_string("message")}, {"role", json_string("assistant")},
+                {"model", json_text(model->id, strlen(model->id))}, {"content", content}, {"stop_reason", reason},
+                {"stop_sequence", sequence}, {"usage", usage_json(ask, output_tokens)});
 }
 
 /* A call's arguments are JSON of the model's: an object, or else told as they came. */
@@ -259,20 +249,19 @@ static json_t *block_json(const struct ask_choice *choice, const struct ask_item
     const size_t length = empty ? 0 : item->end - item->begin;
     switch (item->kind) {
     case ANSWER_CONTENT:
-        json_put(block, "type", json_string("text"));
-        json_put(block, "text", json_text(choice->content.bytes + item->begin, length));
+        JSON_PUT(block, {"type", json_string("text")},
+                 {"text", json_text(choice->content.bytes + item->begin, length)});
         break;
     case ANSWER_REASONING:
-        json_put(block, "type", json_string("thinking"));
-        json_put(block, "thinking", json_text(choice->reasoning.bytes + item->begin, length));
-        json_put(block, "signature", json_string(""));
+        JSON_PUT(block, {"type", json_string("thinking")},
+                 {"thinking", json_text(choice->reasoning.bytes + item->begin, length)},
+                 {"signature", json_string("")});
         break;
     case ANSWER_TOOL_CALL: {
         const struct ask_call *call = &choice->calls[item->begin];
-        json_put(block, "type", json_string("tool_use"));
-        json_put(block, "id", json_string(call->id));
-        json_put(block, "name", json_text(call->name, strlen(call->name)));
-        json_put(block, "input", empty ? json_object() : input_json(call));
+        JSON_PUT(block, {"type", json_string("tool_use")}, {"id", json_string(call->id)},
+                 {"name", json_text(call->name, strlen(call->name))},
+                 {"input", empty ? json_object() : input_json(call)});
         break;
     }
     }
@@ -286,16 +275,12 @@ static void send(struct ask *ask, const char *event, json_t *value) {
 
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
     (void)admission;
-    json_t *event = json_object();
-    json_put(event, "message", message_json(ask, json_array(), json_null(), json_null(), 0));
-    send(ask, "message_start", event);
+    send(ask, "message_start", JSON({"message", message_json(ask, json_array(), json_null(), json_null(), 0)}));
     send(ask, "ping", json_object());
 }
 
 static void stop_block(struct ask *ask, size_t index) {
-    json_t *event = json_object();
-    json_put_uint(event, "index", index);
-    send(ask, "content_block_stop", event);
+    send(ask, "content_block_stop", JSON({"index", json_uint(index)}));
 }
 
 /* items_sent: blocks that have begun. */
@@ -303,21 +288,18 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
     const size_t index = choice->item_count - 1;
     if (choice->sent.items < choice->item_count) {
         if (index > 0) stop_block(ask, index - 1);
-        json_t *event = json_object();
-        json_put_uint(event, "index", index);
-        json_put(event, "content_block", block_json(choice, &choice->items[index], true));
-        send(ask, "content_block_start", event);
+        send(ask, "content_block_start",
+             JSON({"index", json_uint(index)}, {"content_block", block_json(choice, &choice->items[index], true)}));
         choice->sent.items = choice->item_count;
     }
-    json_t *event = json_object(), *delta = json_object();
     static const char *const types[] = {[ANSWER_CONTENT] = "text_delta",
                                         [ANSWER_REASONING] = "thinking_delta",
                                         [ANSWER_TOOL_CALL] = "input_json_delta"};
     static const char *const names[] = {
         [ANSWER_CONTENT] = "text", [ANSWER_REASONING] = "thinking", [ANSWER_TOOL_CALL] = "partial_json"};
-    json_put_uint(event, "index", index);
-    json_put(delta, "type", json_string(types[part->kind]));
-    json_put(delta, names[part->kind], json_text(part->bytes, part->length));
+    json_t *event = JSON({"index", json_uint(index)});
+    json_t *delta =
+        JSON({"type", json_string(types[part->kind])}, {names[part->kind], json_text(part->bytes, part->length)});
     json_put(event, "delta", delta);
     send(ask, "content_block_delta", event);
 }
@@ -325,12 +307,8 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
 static void end_stream(struct ask *ask) {
     const struct ask_choice *choice = &ask->choices[0];
     if (choice->item_count > 0) stop_block(ask, choice->item_count - 1);
-    json_t *event = json_object(), *delta = json_object();
-    json_put(delta, "stop_reason", json_string(stop_reason(choice)));
-    json_put(delta, "stop_sequence", stop_sequence(choice));
-    json_put(event, "delta", delta);
-    json_put(event, "usage", usage_json(ask, choice->figures.answer_tokens));
-    send(ask, "message_delta", event);
+    json_t *delta = JSON({"stop_reason", json_string(stop_reason(choice))}, {"stop_sequence", stop_sequence(choice)});
+    send(ask, "message_delta", JSON({"delta", delta}, {"usage", usage_json(ask, choice->figures.answer_tokens)}));
     send(ask, "message_stop", json_object());
 }
 
@@ -352,11 +330,7 @@ static void fail(struct ask *ask, const struct api_error *error) {
     (void)sse_send(ask->exchange, "error", api_error_json(error, true));
 }
 
-static void beat(struct ask *ask) {
-    json_t *event = json_object();
-    json_put(event, "type", json_string("ping"));
-    (void)sse_send(ask->exchange, "ping", event);
-}
+static void beat(struct ask *ask) { (void)sse_send(ask->exchange, "ping", JSON({"type", json_string("ping")})); }
 
 static const struct ask_family family = {.id_prefix = "msg_",
                                          .read = read_request,
@@ -375,9 +349,7 @@ void count_tokens_route(struct server *server, struct exchange *exchange) {
     struct conversation_request request;
     struct api_error error;
     if (conversation_request_read(&request, &form, server, exchange, body, &error)) {
-        json_t *reply = json_object();
-        json_put_uint(reply, "input_tokens", request.prompt.count);
-        exchange_reply_json(exchange, 200, reply);
+        exchange_reply_json(exchange, 200, JSON({"input_tokens", json_uint(request.prompt.count)}));
     } else {
         exchange_reply_error(exchange, &error);
     }

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "server/ask.h"
 #include "server/routes.h"
 
 enum metric_kind { METRIC_COUNTER, METRIC_GAUGE };

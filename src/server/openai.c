@@ -9,25 +9,18 @@
 /* {id, object, created, model, system_fingerprint} */
 static json_t *envelope_json(const struct ask *ask, const char *object) {
     const struct server_model *model = &ask->server->model;
-    json_t *envelope = json_object();
-    json_put(envelope, "id", json_string(ask->id));
-    json_put(envelope, "object", json_string(object));
-    json_put(envelope, "created", json_integer(ask->created));
-    json_put(envelope, "model", json_text(model->id, strlen(model->id)));
-    json_put(envelope, "system_fingerprint", json_string(ask->server->options.version));
-    return envelope;
+    return JSON({"id", json_string(ask->id)}, {"object", json_string(object)}, {"created", json_integer(ask->created)},
+                {"model", json_text(model->id, strlen(model->id))},
+                {"system_fingerprint", json_string(ask->server->options.version)});
 }
 
 static json_t *usage_json(const struct ask *ask) {
     const struct ask_usage usage = ask_usage(ask);
-    json_t *object = json_object(), *details = json_object(), *answer = json_object();
-    json_put_uint(object, "prompt_tokens", usage.prompt_tokens);
-    json_put_uint(object, "completion_tokens", usage.answer_tokens);
-    json_put_uint(object, "total_tokens", usage.prompt_tokens + usage.answer_tokens);
-    json_put_uint(details, "cached_tokens", usage.reused_tokens);
-    json_put(object, "prompt_tokens_details", details);
-    json_put_uint(answer, "reasoning_tokens", usage.reasoning_tokens);
-    json_put(object, "completion_tokens_details", answer);
+    json_t *object =
+        JSON({"prompt_tokens", json_uint(usage.prompt_tokens)}, {"completion_tokens", json_uint(usage.answer_tokens)},
+             {"total_tokens", json_uint(usage.prompt_tokens + usage.answer_tokens)});
+    JSON_PUT(object, {"prompt_tokens_details", JSON({"cached_tokens", json_uint(usage.reused_tokens)})},
+             {"completion_tokens_details", JSON({"reasoning_tokens", json_uint(usage.reasoning_tokens)})});
     return object;
 }
 
@@ -51,12 +44,10 @@ void openai_put_finish(json_t *object, const struct ask_choice *choice, bool is_
 }
 
 static json_t *progress_json(const struct ask *ask) {
-    json_t *progress = json_object();
-    json_put_uint(progress, "total", atomic_load(&ask->progress.total));
-    json_put_uint(progress, "cache", ask->progress.admission.reused_tokens);
-    json_put_uint(progress, "processed", atomic_load(&ask->progress.done));
-    json_put_uint(progress, "time_ms", (clock_ns() - ask->progress.admitted_ns) / 1000000);
-    return progress;
+    return JSON({"total", json_uint(atomic_load(&ask->progress.total))},
+                {"cache", json_uint(ask->progress.admission.reused_tokens)},
+                {"processed", json_uint(atomic_load(&ask->progress.done))},
+                {"time_ms", json_uint((clock_ns() - ask->progress.admitted_ns) / 1000000)});
 }
 
 static json_t *frame(const struct ask *ask, const char *object, json_t *choice) {
@@ -71,19 +62,15 @@ void openai_send(struct ask *ask, const char *object, json_t *choice) {
 }
 
 void openai_beat(struct ask *ask, const char *object, const char *key, json_t *nothing) {
-    json_t *choice = json_object(), *envelope = frame(ask, object, choice);
-    json_put_uint(choice, "index", 0);
-    json_put(choice, key, nothing);
-    json_put(choice, "finish_reason", json_null());
+    json_t *envelope =
+        frame(ask, object, JSON({"index", json_uint(0)}, {key, nothing}, {"finish_reason", json_null()}));
     json_put(envelope, "prompt_progress", progress_json(ask));
     (void)sse_send(ask->exchange, NULL, envelope);
 }
 
 static json_t *last_object(const struct ask *ask, const char *object, json_t *choices) {
     json_t *envelope = envelope_json(ask, object);
-    json_put(envelope, "choices", choices);
-    json_put(envelope, "usage", usage_json(ask));
-    json_put(envelope, "timings", ask_timings(ask));
+    JSON_PUT(envelope, {"choices", choices}, {"usage", usage_json(ask)}, {"timings", ask_timings(ask)});
     return envelope;
 }
 

@@ -167,13 +167,9 @@ static enum status read_body(void *context, void *memory, size_t bytes, size_t *
 /* The document; what else the file has belongs to it. */
 static json_t *imported_json(const struct parcel_content *content) {
     const struct parcel_document *document = &content->documents[0];
-    json_t *object = json_object();
-    json_put_uint(object, "id", document->id);
-    json_put(object, "object", json_string("loam.document"));
-    json_put(object, "name", json_text(document->name, strlen(document->name)));
-    json_put_uint(object, "token_count", document->token_count);
-    json_put(object, "was_there", json_boolean(document->was_there));
-    return object;
+    return JSON({"id", json_uint(document->id)}, {"object", json_string("loam.document")},
+                {"name", json_text(document->name, strlen(document->name))},
+                {"token_count", json_uint(document->token_count)}, {"was_there", json_boolean(document->was_there)});
 }
 
 static enum status take_body(struct carriage *carriage, struct store *store, struct exchange *exchange,

@@ -135,35 +135,27 @@ static bool is_cut(const struct ask_choice *choice) { return stop_reason_is_cut(
 static json_t *part_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
     const bool is_text = item->kind == ANSWER_CONTENT;
     const struct text *bytes = is_text ? &choice->content : &choice->reasoning;
-    json_t *part = json_object();
-    json_put(part, "type", json_string(is_text ? "output_text" : "reasoning_text"));
-    json_put(part, "text", json_text(bytes->bytes + item->begin, empty ? 0 : item->end - item->begin));
+    json_t *part = JSON({"type", json_string(is_text ? "output_text" : "reasoning_text")},
+                        {"text", json_text(bytes->bytes + item->begin, empty ? 0 : item->end - item->begin)});
     if (is_text) json_put(part, "annotations", json_array());
     if (is_text) json_put(part, "logprobs", json_array());
     return part;
 }
 
 static json_t *item_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
-    json_t *object = json_object(), *content = json_array();
+    json_t *content = json_array();
     const char *status = empty ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
     const bool is_last = item == &choice->items[choice->item_count - 1];
-    json_put(object, "id", json_string(item->id));
+    json_t *object = JSON({"id", json_string(item->id)});
     if (!empty && item->kind != ANSWER_TOOL_CALL) json_array_append_new(content, part_json(choice, item, false));
     switch (item->kind) {
-    case ANSWER_CONTENT:
-        json_put(object, "type", json_string("message"));
-        json_put(object, "role", json_string("assistant"));
-        break;
-    case ANSWER_REASONING:
-        json_put(object, "type", json_string("reasoning"));
-        json_put(object, "summary", json_array());
-        break;
+    case ANSWER_CONTENT: JSON_PUT(object, {"type", json_string("message")}, {"role", json_string("assistant")}); break;
+    case ANSWER_REASONING: JSON_PUT(object, {"type", json_string("reasoning")}, {"summary", json_array()}); break;
     case ANSWER_TOOL_CALL: {
         const struct ask_call *call = &choice->calls[item->begin];
-        json_put(object, "type", json_string("function_call"));
-        json_put(object, "call_id", json_string(call->id));
-        json_put(object, "name", json_text(call->name, strlen(call->name)));
-        json_put(object, "arguments", json_text(call->arguments, empty ? 0 : strlen(call->arguments)));
+        JSON_PUT(object, {"type", json_string("function_call")}, {"call_id", json_string(call->id)},
+                 {"name", json_text(call->name, strlen(call->name))},
+                 {"arguments", json_text(call->arguments, empty ? 0 : strlen(call->arguments))});
         break;
     }
     }
@@ -175,15 +167,11 @@ static json_t *item_json(const struct ask_choice *choice, const struct ask_item 
 
 static json_t *usage_json(const struct ask *ask) {
     const struct service_figures *figures = &ask->choices[0].figures;
-    json_t *usage = json_object(), *input = json_object(), *output = json_object();
-    json_put_uint(usage, "input_tokens", figures->prompt_tokens);
-    json_put_uint(input, "cached_tokens", figures->reused_tokens);
-    json_put(usage, "input_tokens_details", input);
-    json_put_uint(usage, "output_tokens", figures->answer_tokens);
-    json_put_uint(output, "reasoning_tokens", ask->choices[0].reasoning_tokens);
-    json_put(usage, "output_tokens_details", output);
-    json_put_uint(usage, "total_tokens", figures->prompt_tokens + figures->answer_tokens);
-    return usage;
+    return JSON({"input_tokens", json_uint(figures->prompt_tokens)},
+                {"input_tokens_details", JSON({"cached_tokens", json_uint(figures->reused_tokens)})},
+                {"output_tokens", json_uint(figures->answer_tokens)},
+                {"output_tokens_details", JSON({"reasoning_tokens", json_uint(ask->choices[0].reasoning_tokens)})},
+                {"total_tokens", json_uint(figures->prompt_tokens + figures->answer_tokens)});
 }
 
 /* What the request said, told back; NULL: fallback. */
@@ -197,7 +185,7 @@ static json_t *told(const struct ask *ask, const char *name, json_t *fallback) {
 static json_t *response_json(const struct ask *ask, const char *status, bool is_done) {
     const struct server_model *model = &ask->server->model;
     const struct ask_choice *choice = &ask->choices[0];
-    json_t *response = json_object(), *output = json_array(), *details = json_null(), *text = json_object();
+    json_t *output = json_array(), *details = json_null(), *text = json_object();
     if (is_done && is_cut(choice)) {
         details = json_object();
         json_put(details, "reason", json_string("max_output_tokens"));
@@ -208,28 +196,18 @@ static json_t *response_json(const struct ask *ask, const char *status, bool is_
     json_t *format = asked != NULL ? json_incref((json_t *)asked) : json_object();
     if (asked == NULL) json_put(format, "type", json_string("text"));
     json_put(text, "format", format);
-    json_put(response, "id", json_string(ask->id));
-    json_put(response, "object", json_string("response"));
-    json_put(response, "created_at", json_integer(ask->created));
-    json_put(response, "status", json_string(status));
-    json_put(response, "error", json_null());
-    json_put(response, "incomplete_details", details);
-    json_put(response, "instructions", told(ask, "instructions", json_null()));
-    json_put(response, "max_output_tokens", told(ask, "max_output_tokens", json_null()));
-    json_put(response, "model", json_text(model->id, strlen(model->id)));
-    json_put(response, "output", output);
-    json_put(response, "parallel_tool_calls", json_true());
-    json_put(response, "previous_response_id", json_null());
-    json_put(response, "reasoning", told(ask, "reasoning", json_null()));
-    json_put(response, "store", json_false());
-    json_put_number(response, "temperature", (double)ask->options.sampling.temperature);
-    json_put(response, "text", text);
-    json_put(response, "tool_choice", told(ask, "tool_choice", json_string("auto")));
-    json_put(response, "tools", told(ask, "tools", json_array()));
-    json_put_number(response, "top_p", (double)ask->options.sampling.top_p);
-    json_put(response, "truncation", json_string("disabled"));
-    json_put(response, "usage", is_done ? usage_json(ask) : json_null());
-    json_put(response, "metadata", told(ask, "metadata", json_object()));
+    json_t *response = JSON({"id", json_string(ask->id)}, {"object", json_string("response")});
+    JSON_PUT(
+        response, {"created_at", json_integer(ask->created)}, {"status", json_string(status)}, {"error", json_null()},
+        {"incomplete_details", details}, {"instructions", told(ask, "instructions", json_null())},
+        {"max_output_tokens", told(ask, "max_output_tokens", json_null())},
+        {"model", json_text(model->id, strlen(model->id))}, {"output", output}, {"parallel_tool_calls", json_true()},
+        {"previous_response_id", json_null()}, {"reasoning", told(ask, "reasoning", json_null())},
+        {"store", json_false()}, {"temperature", json_number((double)ask->options.sampling.temperature)},
+        {"text", text}, {"tool_choice", told(ask, "tool_choice", json_string("auto"))},
+        {"tools", told(ask, "tools", json_array())}, {"top_p", json_number((double)ask->options.sampling.top_p)},
+        {"truncation", json_string("disabled")}, {"usage", is_done ? usage_json(ask) : json_null()},
+        {"metadata", told(ask, "metadata", json_object())});
     return response;
 }
 
@@ -251,9 +229,7 @@ static void send(struct ask *ask, const char *type, json_t *event) {
 }
 
 static void send_response(struct ask *ask, const char *type, const char *status, bool is_done) {
-    json_t *event = json_object();
-    json_put(event, "response", response_json(ask, status, is_done));
-    send(ask, type, event);
+    send(ask, type, JSON({"response", response_json(ask, status, is_done)}));
 }
 
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
@@ -264,19 +240,15 @@ static void stream_begin(struct ask *ask, const struct service_admission *admiss
 
 /* An event of an item. */
 static json_t *of_item(const struct ask_choice *choice, size_t index, bool has_part) {
-    json_t *event = json_object();
-    json_put(event, "item_id", json_string(choice->items[index].id));
-    json_put_uint(event, "output_index", index);
+    json_t *event = JSON({"item_id", json_string(choice->items[index].id)}, {"output_index", json_uint(index)});
     if (has_part) json_put_uint(event, "content_index", 0);
     return event;
 }
 
 static void send_item(struct ask *ask, const char *type, size_t index, bool empty) {
     const struct ask_choice *choice = &ask->choices[0];
-    json_t *event = json_object();
-    json_put_uint(event, "output_index", index);
-    json_put(event, "item", item_json(choice, &choice->items[index], empty));
-    send(ask, type, event);
+    send(ask, type,
+         JSON({"output_index", json_uint(index)}, {"item", item_json(choice, &choice->items[index], empty)}));
 }
 
 static void send_part(struct ask *ask, const char *type, size_t index, bool empty) {
@@ -325,8 +297,8 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
     case ANSWER_TOOL_CALL:
         send(ask, "response.function_call_arguments.delta", event);
         event = of_item(choice, index, false);
-        json_put(event, "name", json_text(part->tool_name, strlen(part->tool_name)));
-        json_put(event, "arguments", json_text(part->bytes, part->length));
+        JSON_PUT(event, {"name", json_text(part->tool_name, strlen(part->tool_name))},
+                 {"arguments", json_text(part->bytes, part->length)});
         send(ask, "response.function_call_arguments.done", event);
         break;
     }
@@ -344,20 +316,18 @@ static void end(struct ask *ask) {
 }
 
 static void fail(struct ask *ask, const struct api_error *error) {
-    json_t *event = json_object(), *told_error = api_error_json(error, false);
+    json_t *told_error = api_error_json(error, false);
     const json_t *inner = json_object_get(told_error, "error");
-    json_put(event, "code", json_incref(json_object_get(inner, "type")));
-    json_put(event, "message", json_incref(json_object_get(inner, "message")));
-    json_put(event, "param", json_incref(json_object_get(inner, "param")));
+    json_t *event = JSON({"code", json_incref(json_object_get(inner, "type"))},
+                         {"message", json_incref(json_object_get(inner, "message"))},
+                         {"param", json_incref(json_object_get(inner, "param"))});
     json_decref(told_error);
     send(ask, "error", event);
 }
 
 /* Told again; comments would not reset a client's timer. */
 static void beat(struct ask *ask) {
-    json_t *event = json_object();
-    json_put(event, "response", response_json(ask, "in_progress", false));
-    (void)send_numbered(ask, "response.in_progress", event);
+    (void)send_numbered(ask, "response.in_progress", JSON({"response", response_json(ask, "in_progress", false)}));
 }
 
 static const struct ask_family family = {.id_prefix = "resp_",

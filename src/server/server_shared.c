@@ -31,19 +31,13 @@ enum status server_mask(struct server *server, const struct json_schema *schema,
 }
 
 void server_reply_list(const struct server *server, struct exchange *exchange, json_t *data) {
-    json_t *object = json_object();
-    json_put(object, "object", json_string("list"));
-    json_put(object, "saves", json_boolean(server->model.documents != NULL));
-    json_put(object, "data", data);
-    exchange_reply_json(exchange, 200, object);
+    exchange_reply_json(exchange, 200,
+                        JSON({"object", json_string("list")}, {"saves", json_boolean(server->model.documents != NULL)},
+                             {"data", data}));
 }
 
 void server_reply_deleted(struct exchange *exchange, const char *object, json_t *id) {
-    json_t *value = json_object();
-    json_put(value, "id", id);
-    json_put(value, "object", json_string(object));
-    json_put(value, "deleted", json_true());
-    exchange_reply_json(exchange, 200, value);
+    exchange_reply_json(exchange, 200, JSON({"id", id}, {"object", json_string(object)}, {"deleted", json_true()}));
 }
 
 void server_reply_disk_failure(struct exchange *exchange, const struct error *reason) {

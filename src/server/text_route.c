@@ -38,14 +38,11 @@ static bool query_value(const char *query, const char *name, char value[NAME_BYT
 }
 
 static json_t *text_json(const char *name, const struct document *document) {
-    json_t *object = json_object();
-    json_put(object, "object", json_string("loam.text"));
-    json_put(object, "name", json_text(name, strlen(name)));
-    json_put(object, "format", json_string(document_format_name(document->format)));
+    json_t *object = JSON({"object", json_string("loam.text")}, {"name", json_text(name, strlen(name))},
+                          {"format", json_string(document_format_name(document->format))});
     if (document->note[0] != '\0') json_put(object, "note", json_string(document->note));
-    json_put_uint(object, "pages", document->pages);
-    json_put_uint(object, "chapters", document->chapters);
-    json_put(object, "text", json_text(document->text, document->length));
+    JSON_PUT(object, {"pages", json_uint(document->pages)}, {"chapters", json_uint(document->chapters)},
+             {"text", json_text(document->text, document->length)});
     return object;
 }
 

@@ -98,10 +98,8 @@ void detokenize_route(struct server *server, struct exchange *exchange) {
                STATUS_OK) {
         exchange_reply_failure(exchange, &reason);
     } else {
-        json_t *reply = json_object();
-        json_put(reply, "prompt", json_text(text, length));
-        json_put(reply, "content", json_text(text, length));
-        exchange_reply_json(exchange, 200, reply);
+        exchange_reply_json(exchange, 200,
+                            JSON({"prompt", json_text(text, length)}, {"content", json_text(text, length)}));
     }
     free(text);
     token_list_deinit(&list);
@@ -114,15 +112,15 @@ static json_t *name_json(const struct tokenizer *tokenizer, token_id id) {
 
 void tokenizer_info_route(struct server *server, struct exchange *exchange) {
     const struct server_model *model = &server->model;
-    json_t *info = json_object();
-    json_put(info, "eos_token", name_json(model->tokenizer, tokenizer_eos(model->tokenizer)));
-    json_put(info, "bos_token", name_json(model->tokenizer, tokenizer_bos(model->tokenizer)));
-    json_put(info, "pad_token", name_json(model->tokenizer, tokenizer_eos(model->tokenizer)));
-    json_put(info, "eos_token_id", json_integer(tokenizer_eos(model->tokenizer)));
-    json_put(info, "bos_token_id", json_integer(tokenizer_bos(model->tokenizer)));
-    json_put(info, "add_bos_token", json_boolean(tokenizer_adds_bos(model->tokenizer)));
-    json_put_uint(info, "vocab_size", tokenizer_vocabulary_size(model->tokenizer));
-    json_put(info, "chat_template",
-             model->chat_text != NULL ? json_text(model->chat_text, model->chat_text_length) : json_null());
-    exchange_reply_json(exchange, 200, info);
+    exchange_reply_json(
+        exchange, 200,
+        JSON({"eos_token", name_json(model->tokenizer, tokenizer_eos(model->tokenizer))},
+             {"bos_token", name_json(model->tokenizer, tokenizer_bos(model->tokenizer))},
+             {"pad_token", name_json(model->tokenizer, tokenizer_eos(model->tokenizer))},
+             {"eos_token_id", json_integer(tokenizer_eos(model->tokenizer))},
+             {"bos_token_id", json_integer(tokenizer_bos(model->tokenizer))},
+             {"add_bos_token", json_boolean(tokenizer_adds_bos(model->tokenizer))},
+             {"vocab_size", json_uint(tokenizer_vocabulary_size(model->tokenizer))},
+             {"chat_template",
+              model->chat_text != NULL ? json_text(model->chat_text, model->chat_text_length) : json_null()}));
 }

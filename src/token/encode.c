@@ -3,7 +3,6 @@
 
 #include "base/assert.h"
 #include "token/tokenizer_internal.h"
-#include "token/unicode.h"
 
 /* One encoding under way. */
 struct encoder {
