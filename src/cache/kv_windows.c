@@ -98,8 +98,13 @@ void kv_windows_begin(struct kv_sequence *sequence, uint64_t end) {
         if (!kv_windows_has(sequence, chunk)) take(sequence, chunk);
 }
 
+/* 0: there is none. */
+static uint64_t last_kept(const struct window_columns *windows) {
+    return windows->kept_count > 0 ? windows->kept[windows->kept_count - 1] : 0;
+}
+
 static void keep(struct window_columns *windows, uint64_t position) {
-    if (windows->kept_count > 0 && windows->kept[windows->kept_count - 1] >= position) return;
+    if (last_kept(windows) >= position) return;
     windows->kept[windows->kept_count++] = position;
     windows->kept_count = kv_snapshots_thin(&windows->plan, windows->kept, windows->kept_count, KV_WINDOW_SNAPSHOTS);
 }
@@ -120,15 +125,12 @@ static void give_back_unseen(struct kv_sequence *sequence, uint64_t length) {
 
 static void grow(struct kv_sequence *sequence, uint64_t length) {
     struct window_columns *windows = &sequence->windows;
-    const uint64_t before = sequence->length;
-    const size_t kept_count = windows->kept_count;
-    const uint64_t last = kept_count > 0 ? windows->kept[kept_count - 1] : 0;
+    const uint64_t before = sequence->length, last = last_kept(windows);
     for (size_t i = 0; i < windows->plan.count; i++)
         if (windows->plan.positions[i] > before && windows->plan.positions[i] <= length)
             keep(windows, windows->plan.positions[i]);
     if (length == before + 1 && length % KV_STEPS_BETWEEN == 0) keep(windows, length);
-    const bool keeps = windows->kept_count != kept_count || windows->kept[windows->kept_count - 1] != last;
-    if (keeps || tail_begin(sequence, before) != tail_begin(sequence, length) ||
+    if (last_kept(windows) != last || tail_begin(sequence, before) != tail_begin(sequence, length) ||
         before / KV_CHUNK_TOKENS != length / KV_CHUNK_TOKENS)
         give_back_unseen(sequence, length);
 }
@@ -136,7 +138,7 @@ static void grow(struct kv_sequence *sequence, uint64_t length) {
 static void cut(struct kv_sequence *sequence, uint64_t length) {
     struct window_columns *windows = &sequence->windows;
     ASSERT(kv_windows_longest(sequence, length) == length);
-    while (windows->kept_count > 0 && windows->kept[windows->kept_count - 1] > length) windows->kept_count--;
+    while (last_kept(windows) > length) windows->kept_count--;
     windows->plan.count = 0;
     for (uint64_t chunk = kv_chunks_of(length); chunk < windows->end; chunk++) give_back(sequence, chunk);
     windows->end = windows->end < kv_chunks_of(length) ? windows->end : kv_chunks_of(length);
