@@ -1,7 +1,4 @@
 /* States of a sequence on their way to its documents and from there. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cache/kv_tier_internal.h"
 
 /* A state in the device's memory. */
@@ -99,33 +96,16 @@ enum status tier_load_state(struct kv_sequence *sequence, struct document *docum
     return STATUS_OK;
 }
 
-static enum status keep_part(void *context, size_t offset, const void *memory, size_t bytes, struct error *error) {
-    (void)error;
-    memcpy((uint8_t *)context + offset, memory, bytes);
-    return STATUS_OK;
-}
-
-static enum status give_part(void *context, size_t offset, void *memory, size_t bytes, struct error *error) {
-    (void)error;
-    memcpy(memory, (const uint8_t *)context + offset, bytes);
-    return STATUS_OK;
-}
-
 enum status tier_copy_states(struct kv_sequence *sequence, struct document *from, struct document *to,
                              struct error *error) {
     uint64_t positions[STORE_STATES_MAX];
     if (sequence->state == NULL) return STATUS_OK;
-    const size_t bytes = sequence->cache->config.state_floats * sizeof(float), count = document_states(from, positions);
-    uint8_t *memory = malloc(bytes);
-    if (memory == NULL) return error_set(error, STATUS_MEMORY, "KV tier: no memory for a state");
-    enum status status = STATUS_OK;
-    for (size_t i = count; status == STATUS_OK && i-- > 0 && document_state_room(to) > 0;) {
+    struct place place = place_of(sequence, kv_state_spare(sequence->state));
+    for (size_t i = document_states(from, positions); i-- > 0 && document_state_room(to) > 0;) {
         struct error ignored; /* a damaged one stays behind */
-        if (positions[i] >= sequence->length ||
-            document_read_state(from, positions[i], keep_part, memory, &ignored) != STATUS_OK)
-            continue;
-        status = document_write_state(to, positions[i], give_part, memory, error);
+        if (positions[i] < sequence->length &&
+            document_read_state(from, positions[i], upload, &place, &ignored) == STATUS_OK)
+            TRY(document_write_state(to, positions[i], download, &place, error));
     }
-    free(memory);
-    return status;
+    return STATUS_OK;
 }

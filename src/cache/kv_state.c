@@ -117,13 +117,17 @@ static void keep(struct kv_state *state, size_t slot) {
     state->slots[slot].is_kept = true;
 }
 
+static size_t free_slot(const struct kv_state *state) {
+    size_t slot = 0;
+    while (slot < state->slot_count && (state->slots[slot].is_kept || state->slots[slot].use != SLOT_FREE)) slot++;
+    ASSERT(slot < state->slot_count);
+    return slot;
+}
+
 static size_t take_slot(struct kv_state *state, uint64_t position) {
-    for (size_t i = 0; i < state->slot_count; i++) {
-        if (state->slots[i].is_kept || state->slots[i].use != SLOT_FREE) continue;
-        state->slots[i] = (struct state_slot){.position = position, .use = SLOT_BATCH};
-        return i;
-    }
-    return ZEROS;
+    const size_t slot = free_slot(state);
+    state->slots[slot] = (struct state_slot){.position = position, .use = SLOT_BATCH};
+    return slot;
 }
 
 static void drop_batch(struct kv_state *state) {
@@ -147,12 +151,9 @@ void kv_state_begin(struct kv_state *state, uint64_t end) {
         const uint64_t position = state->plan.positions[i];
         if (position <= state->length || position >= end) continue;
         if (snapshot_count(state) == kv_state_snapshots(state)) evict(state, end);
-        const size_t slot = take_slot(state, position);
-        ASSERT(slot != ZEROS);
-        state->slots[slot].is_kept = true;
+        state->slots[take_slot(state, position)].is_kept = true;
     }
-    const size_t last = take_slot(state, end);
-    ASSERT(last != ZEROS);
+    (void)take_slot(state, end);
 }
 
 struct kv_state_part kv_state_part(struct kv_state *state, uint64_t position, uint64_t end) {
@@ -272,6 +273,11 @@ struct span kv_state_at(const struct kv_state *state, uint64_t position) {
     return memory_of(state, slot);
 }
 
+struct span kv_state_spare(const struct kv_state *state) {
+    ASSERT(state->batch_end == state->length);
+    return memory_of(state, free_slot(state));
+}
+
 size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most) {
     return kv_snapshots_thin(&state->plan, positions, count, most);
 }
@@ -279,9 +285,7 @@ size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t c
 struct span kv_state_begin_load(struct kv_state *state, uint64_t length) {
     ASSERT(state->length == 0 && length > 0);
     drop_batch(state);
-    const size_t slot = take_slot(state, length);
-    ASSERT(slot != ZEROS);
-    return memory_of(state, slot);
+    return memory_of(state, take_slot(state, length));
 }
 
 void kv_state_end_load(struct kv_state *state, uint64_t length) {

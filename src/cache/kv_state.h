@@ -56,6 +56,7 @@ void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_
 enum { KV_STATE_POSITIONS_MAX = KV_STATE_SNAPSHOTS_MAX + 1 };
 size_t kv_state_positions(const struct kv_state *state, uint64_t positions[KV_STATE_POSITIONS_MAX]);
 struct span kv_state_at(const struct kv_state *state, uint64_t position); /* of these; [float_count] */
+struct span kv_state_spare(const struct kv_state *state); /* of a slot that is free until a batch begins */
 /* kv_snapshots_thin. */
 size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most);
 /* For a sequence without tokens: where the state of such a length is to be filled in; and the sequence is so long.

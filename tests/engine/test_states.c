@@ -626,6 +626,57 @@ static void test_cuts_behind_a_turn(void **state) {
     scratch_destroy(&scratch);
 }
 
+/* A prompt that leaves a document takes its pages and states over: the next one goes on from a state that came so, with
+ * the bits of one that computes everything. */
+static void test_copied_states(void **state) {
+    (void)state;
+    enum { COUNT = 500, TURN = 300, BRANCHES = 3 }; /* states are at 192, TURN, 384, 448 and the end */
+    static const struct {
+        size_t shared, reused; /* with the prompt before */
+    } branches[BRANCHES] = {{0, 0}, {400, 384}, {250, 192}};
+    struct rig *rig = calloc(1, sizeof *rig);
+    float *logits[2] = {calloc(WIDTH, sizeof(float)), calloc(WIDTH, sizeof(float))};
+    int32_t tokens[CONTEXT];
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    random_init(&rig->random, test_seed(76));
+    rig_open(rig, tiny_state_families[0], 64, 128);
+    const struct plan alone = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 128};
+    struct plan saves = alone;
+    saves.disk_directory = scratch.path;
+    assert_ok(plan_host_bytes_min(&saves, &rig->model->config, &saves.host_bytes, &rig->error), rig->error);
+    for (size_t i = 0; i < BRANCHES; i++) {
+        size_t count = branches[i].shared;
+        add_random(rig, tokens, &count, COUNT - count);
+        for (int saved = 0; saved < 2; saved++) {
+            struct engine *engine;
+            struct sequence *sequence;
+            const float *row;
+            const struct prefill_request request = {.tokens = tokens, .token_count = COUNT};
+            assert_ok(engine_create(&engine, rig->model, saved ? &saves : &alone, NULL, &rig->error), rig->error);
+            assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+            sequence_set_turn(sequence, TURN, false);
+            assert_ok(engine_prefill(engine, sequence, &request, &row, &rig->error), rig->error);
+            memcpy(logits[saved], row, WIDTH * sizeof *row);
+            assert_int_equal(sequence_reused_tokens(sequence), saved ? branches[i].reused : 0);
+            assert_ok(sequence_save(sequence, &rig->error), rig->error);
+            assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+            sequence_destroy(sequence);
+            engine_destroy(engine);
+        }
+        assert_memory_equal(logits[1], logits[0], WIDTH * sizeof *logits[0]);
+        if (i != 1) continue;
+        struct store *store; /* what the second prompt left goes */
+        assert_ok(store_open(&store, &(struct store_options){.directory = scratch.path}, &rig->error), rig->error);
+        assert_ok(store_remove(store, 1, &rig->error), rig->error);
+        store_close(store);
+    }
+    rig_close(rig);
+    scratch_destroy(&scratch);
+    free(logits[0]), free(logits[1]);
+    free(rig);
+}
+
 /* What is not there yet is refused by one line. */
 static void test_refusals(void **state) {
     (void)state;
@@ -657,7 +708,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
                                        cmocka_unit_test(test_bytes), cmocka_unit_test(test_windows),
-                                       cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_copied_states), cmocka_unit_test(test_turns),
                                        cmocka_unit_test(test_turns_in_4_bits),
                                        cmocka_unit_test(test_saved_windows),
                                        cmocka_unit_test(test_cuts_behind_a_turn),
