@@ -406,7 +406,7 @@ turned the ship away. In the morning the captain came to the lighthouse and said
 
 part_answers() {
   nano=$root/models/loam-nano.gguf real=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf
-  tokens=48 window=512
+  tokens=48 window=256 # the text, four times, is 280 tokens of SmolLM2, 361 of the bundled model
   [ $small = 1 ] && tokens=4 window=48 text="The old lighthouse stood on a cliff above the sea."
   answer_compare "$nano" loam-nano $tokens
   distributions_compare "$nano" loam-nano $window
