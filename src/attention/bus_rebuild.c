@@ -13,7 +13,6 @@ enum {
     TIMED_STEPS = 3, /* their median counts */
     TIMED_TILES = 4, /* of a layer of those, at most */
 };
-static const double GAIN_MIN = 0.9; /* of the time without: a smaller gain may be what the rates miss */
 
 /* What is kept of a sequence. */
 struct kept_rows {
@@ -202,7 +201,7 @@ static uint64_t split_of(struct bus_rebuild *bus, uint64_t chunks, uint64_t most
                                       .schedule = SPLIT_COLUMN};
     if (link <= 0 || question.seconds_per_token <= 0) return 0;
     const struct split split = split_choose(&question);
-    return split.seconds < GAIN_MIN * split.seconds_without ? split.tokens / KV_CHUNK_TOKENS : 0;
+    return split.seconds < SPLIT_GAIN_MIN * split.seconds_without ? split.tokens / KV_CHUNK_TOKENS : 0;
 }
 
 /* Of a row at this position, with room for so many chunks. */

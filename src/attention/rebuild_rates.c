@@ -1,6 +1,5 @@
 #include "attention/rebuild_rates.h"
 
-static const double GAIN_MIN = 0.9; /* of the time beside: a smaller gain may be what the rates miss */
 static const double CHANGE_MIN = 1.25;
 
 /* ---- a step ---- */
@@ -72,7 +71,7 @@ uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question
         question->bytes_per_second = 1 / link;
         const struct split split = split_choose(question);
         const double beside = besides > split.seconds_without ? besides : split.seconds_without; /* prefetched */
-        if (split.tokens > 0 && split.seconds + besides < GAIN_MIN * beside) return split.tokens;
+        if (split.tokens > 0 && split.seconds + besides < SPLIT_GAIN_MIN * beside) return split.tokens;
     }
     if (rates->trial_steps == 0 || rates->computing.amount > 0) return 0;
     const uint64_t tokens = trial > tile ? trial : tile;

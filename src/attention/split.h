@@ -39,6 +39,9 @@ struct split {
     double seconds_without;
 };
 
+/* It is done where it takes so much of the time without at most: a smaller gain may be what the rates miss. */
+#define SPLIT_GAIN_MIN 0.9
+
 /* Seconds of a layer with l tokens computed again. */
 double split_seconds(const struct split_question *question, uint64_t l);
 /* The multiple of tile_tokens, up to tokens_max, that takes least; of equal ones the smallest. */

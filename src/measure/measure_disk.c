@@ -5,8 +5,7 @@
 #include "measure/measure_internal.h"
 #include "rates/rates.h"
 
-enum { READS_MIN = 8, ROUNDS_MIN = 3 };
-static const double SPREAD_MAX = 0.1; /* between ROUNDS_MIN samples that are enough */
+enum { READS_MIN = 8 };
 static const uint64_t FILE_BYTES = (uint64_t)96 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20, READ_NS = 4000000,
                       WRITE_NS = 500000000;
 
@@ -18,7 +17,7 @@ static enum status read_rates(struct disk_probe *probe, const struct measurement
     for (size_t round = 0; round < RATE_SAMPLES; round++)
         for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
             for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) {
-                if (round >= ROUNDS_MIN && rate_spread(&rates[i][j]) < SPREAD_MAX) continue;
+                if (round >= USUAL_ROUNDS_MIN && rate_spread(&rates[i][j]) < USUAL_SPREAD_MAX) continue;
                 if (round + i + j > 0 && measure_is_late(measurement)) continue;
                 TRY(disk_probe_read(probe,
                                     &(struct disk_probe_round){.bytes = machine_disk_bytes[i],

@@ -38,6 +38,9 @@ static inline void measure_empty_caches(const struct measurement *measurement) {
     bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
 }
 static inline bool measure_is_late(const struct measurement *measurement) { return clock_ns() > measurement->ends; }
+/* A disk gives its usual rate, the median of so many rounds (rates.h), or of more until they lie no further apart. */
+enum { USUAL_ROUNDS_MIN = 3 };
+#define USUAL_SPREAD_MAX 0.1
 /* The quickest of several rounds: as many as it takes until the two quickest agree within 2%, since what others do only
  * adds to a round.  Where they never agree it ends by the clock, where it is late behind two, is_short behind one. */
 struct quickest {

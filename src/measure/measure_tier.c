@@ -23,12 +23,10 @@ enum {
     KEEP_FEW = 256,
     KEEP_MANY = 1024,
     KEEP_MANY_SHORT = 768,
-    ROUNDS = 9,
-    ROUNDS_MIN = 3,  /* on a slow disk; measurement.is_short, or where it is late, one */
+    ROUNDS = 9,      /* measurement.is_short, or where it is late, one */
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };
 static const uint64_t ROUNDS_NS = 1500000000;
-static const double SPREAD_MAX = 0.1;   /* between rounds that are enough */
 static const double MANY_SECONDS = 0.2; /* that a step of many should not exceed */
 
 /* What a step paid. */
@@ -79,11 +77,11 @@ static bool is_given_up(const struct measurement *measurement) {
 
 /* Enough: rounds have come that agree, of a disk RATE_SAMPLES of each kind, or it takes long. */
 static bool is_enough(const struct probe *probe, const struct rate *rates, size_t rounds, uint64_t began) {
-    const size_t agreeing = probe->engine_on_disk ? RATE_SAMPLES : ROUNDS_MIN;
+    const size_t agreeing = probe->engine_on_disk ? RATE_SAMPLES : USUAL_ROUNDS_MIN;
     bool agree = true;
     if (rounds > 0 && measure_is_late(probe->measurement)) return true;
-    if (rounds < ROUNDS_MIN) return false;
-    for (size_t kind = 0; kind < KINDS; kind++) agree &= rate_spread(&rates[kind]) < SPREAD_MAX;
+    if (rounds < USUAL_ROUNDS_MIN) return false;
+    for (size_t kind = 0; kind < KINDS; kind++) agree &= rate_spread(&rates[kind]) < USUAL_SPREAD_MAX;
     return (agree && rounds >= agreeing) || clock_ns() - began > ROUNDS_NS;
 }
 

@@ -262,7 +262,7 @@ double cost_overlapped(double serial, double disk, double processor, double comp
 }
 
 /* Seconds of a step whose layers compute a first run again from kept inputs (attention/split.h).  Nothing is read
- * beside a layer's other computing then, so it is worth it only where it takes a tenth less (attention/rebuild.c). */
+ * beside a layer's other computing then. */
 static double rebuilt(const struct step *step, double disk, double processor, double computed) {
     const struct model_config *config = step->model->config;
     const struct machine *machine = step->model->machine;
@@ -285,7 +285,7 @@ static double rebuilt(const struct step *step, double disk, double processor, do
     const double again = layers * split_choose(&question).seconds + computed + processor,
                  read = cost_overlapped(machine->disk.serial, disk, processor, computed, layers);
     if (step->sequences > 1) return read; /* one sequence at a time */
-    return again < 0.9 * fmax(disk, computed + processor) ? again : read;
+    return again < SPLIT_GAIN_MIN * fmax(disk, computed + processor) ? again : read;
 }
 
 /* Of chunks of which a step wants the share `wanted`, and RAM has room for the share `held`, those that it finds there:
