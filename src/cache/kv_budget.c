@@ -93,8 +93,16 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
                : sequences * document_memory_bytes(&layout, config->token_capacity / sequences);
 }
 
+static uint64_t key_index_bytes(const struct kv_cache_config *config) {
+    return kv_key_index_blocks(config) * config->key_index_bytes;
+}
+
+uint64_t kv_tier_device_bytes(const struct kv_cache_config *config) {
+    return config->device_has_memory && !config->key_index_on_disk ? key_index_bytes(config) : 0;
+}
+
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
-    const uint64_t key_index = kv_key_index_blocks(config) * config->key_index_bytes;
+    const uint64_t key_index = key_index_bytes(config) - kv_tier_device_bytes(config);
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
            kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
 }

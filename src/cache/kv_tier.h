@@ -12,8 +12,9 @@
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  The chunks stay there
  *      until it is released.
- *   4  Slots in use <= slots counted.  Slots, key index, the tables of both and of an open document for each sequence,
- *      and write buffers together <= host_bytes at every instant: all of it is counted at the start.
+ *   4  Slots in use <= slots counted.  Slots, key index (but in a device's own memory), the tables of both and of an
+ *      open document for each sequence, and write buffers together <= host_bytes at every instant: all of it is counted
+ *      at the start.
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
  *   6  A write that fails ends the writing of its sequence, not the sequence: what is on disk is read from there, the
@@ -265,6 +266,8 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) S
 /* The document whose page could not be read; 0: there is no failure, or it was another. */
 uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 
+/* What lies in a device's own memory: the key index, where that is not on disk. */
+uint64_t kv_tier_device_bytes(const struct kv_cache_config *config);
 /* The least host_bytes of a configuration, with key_index_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);
 /* Of slots for the whole contexts of so many KV heads, in rows. */

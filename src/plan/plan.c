@@ -292,7 +292,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
 /* Where RAM does not hold the key index of every sequence's whole context, they share what it holds: one context at
  * least, and of what is left then half; the rest is slots. */
 static void pool_key_index(const struct plan *plan, uint64_t context, struct kv_cache_config *cache) {
-    if (!plan->pools_key_index || cache->host_bytes == 0 || cache->key_index_bytes == 0 ||
+    if (!plan->pools_key_index || cache->host_bytes == 0 || cache->key_index_bytes == 0 || plan->device_bytes != 0 ||
         plan->disk_directory == NULL || plan->key_index == PLAN_KEY_INDEX_DISK ||
         kv_tier_bytes_min(cache) <= cache->host_bytes)
         return;
@@ -321,12 +321,6 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     if (!cache->key_index_on_disk) cache->pooled_tokens = pooled;
 }
 
-static uint64_t key_index_bytes_per_token(const struct kv_cache_config *cache) {
-    struct kv_cache_config plain = *cache;
-    plain.key_index_bytes = 0;
-    return kv_cache_bytes_per_token(cache) - kv_cache_bytes_per_token(&plain);
-}
-
 static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uint64_t bytes, struct error *error) {
     char needed[32], has[32];
     return error_set(error, STATUS_MEMORY,
@@ -338,14 +332,15 @@ static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uin
 /* With rows on disk the key index is what a device's own memory holds; sequences that share it share as much. */
 static enum status bound_key_index(const struct plan *plan, uint64_t context, struct kv_cache_config *cache,
                                    struct error *error) {
-    const uint64_t token = key_index_bytes_per_token(cache),
-                   held = cache->pooled_tokens > 0 ? cache->pooled_tokens : cache->token_capacity;
-    if (plan->disk_directory == NULL || plan->device_bytes == 0 || cache->key_index_on_disk ||
-        held * token <= plan->device_bytes)
-        return STATUS_OK;
-    cache->pooled_tokens = plan->device_bytes / token / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    const uint64_t bytes = kv_tier_device_bytes(cache);
+    if (plan->disk_directory == NULL || bytes <= plan->device_bytes) return STATUS_OK;
+    cache->pooled_tokens = KV_CHUNK_TOKENS;
+    const uint64_t one = kv_tier_device_bytes(cache);
+    cache->pooled_tokens = 2 * KV_CHUNK_TOKENS;
+    const uint64_t chunk = kv_tier_device_bytes(cache) - one, spare = one - chunk; /* of columns beside the pool */
+    cache->pooled_tokens = plan->device_bytes > spare ? (plan->device_bytes - spare) / chunk * KV_CHUNK_TOKENS : 0;
     if (plan->pools_key_index && context <= cache->pooled_tokens) return STATUS_OK;
-    return lacks_key_index(plan, held, held * token, error);
+    return lacks_key_index(plan, cache->token_capacity, bytes, error);
 }
 
 /* Rows of lists and heads that stay whole, beside the layers that do: of the heads as many as leave every other head
@@ -451,6 +446,7 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
     TRY(least_attention(plan, config, attention, error));
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
+    cache->device_has_memory = plan->device_bytes != 0;
     cache->rows_in_host = plan->rows_in_host;
     cache->near_layers = plan->near_layers;
     cache->quantized_pages = plan->quantized_pages;

@@ -101,8 +101,9 @@ static void documents_check(const struct documented *of, uint64_t seed) {
         if (run > 0) {
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
-            if (rebuilds) plan.host_bytes += WORKSPACE;
             if (keep != NULL && !differs) plan.device_bytes = device_bytes_of(&rig, &plan);
+            if (plan.device_bytes > 0) plan.host_bytes -= plan.device_bytes; /* no part of RAM's */
+            if (rebuilds) plan.host_bytes += WORKSPACE;
         }
         struct engine *engine = engine_open(&rig, CUDA, &plan);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
@@ -122,6 +123,7 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             /* Chunks that the next layer's expected queries choose are read before it does. */
             if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
             if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
+            assert_in_range(tier.host_bytes, run > 0, plan.host_bytes);
         }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);

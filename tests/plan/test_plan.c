@@ -224,11 +224,16 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "the key index of 2048 tokens needs"));
 
-    /* Beside rows on disk it is all that the device has; sequences that share it share no more. */
+    /* Beside rows on disk it is all that the device has, and RAM has nothing of it; sequences that share it share no
+     * more, with two columns of each for cuts. */
     struct plan disk = plan_of("hata", "planes=1,page=8,dense=0", true, KV_F16);
+    uint64_t in_ram, beside;
     disk.context_size = 2048;
     disk.sequence_capacity = 2;
+    assert_ok(plan_host_bytes_min(&disk, &config, &in_ram, &error), error);
     disk.device_bytes = 2 * 2048 * key_index;
+    assert_ok(plan_host_bytes_min(&disk, &config, &beside, &error), error);
+    assert_int_equal(beside, in_ram - disk.device_bytes);
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 0);
     disk.device_bytes -= 64 * key_index;
@@ -236,7 +241,8 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_non_null(strstr(error.message, "the key index of 4096 tokens needs"));
     disk.pools_key_index = true;
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
-    assert_int_equal(cache.pooled_tokens, 4096 - 64);
+    assert_int_equal(cache.pooled_tokens, 4096 - 64 - 4 * 64);
+    assert_int_equal(kv_tier_device_bytes(&cache), disk.device_bytes);
     disk.device_bytes = 2047 * key_index;
     assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
 }
