@@ -94,22 +94,32 @@ struct decode_place {
     uint32_t group;                           /* of lanes, in the block */
 };
 
-/* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
+/* Rows of a tile, whose chunks or units a table has: those before `begin` and from `end` on do not count. */
+struct tile_rows {
+    const uint64_t *table;
+    uint32_t first, begin, end; /* first: of the tile */
+};
+
+/* The STEPS * ROWS rows from `row` on.  Those behind the tile are its last one once more.  A step's rows lie in one
+ * unit, so that its address is the same for all lanes. */
 template <int LANES, int HEADS, int FORM, bool LIST>
-DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
-                        const uint32_t row_of[row_split<LANES>::STEPS], const bool takes[row_split<LANES>::STEPS],
-                        uint32_t l, const float q[HEADS][row_split<LANES>::EACH * 8],
+DEVICE void rows_attend(const struct cuda_attention_args &args, const struct tile_rows &tile, uint32_t row, uint32_t l,
+                        const float q[HEADS][row_split<LANES>::EACH * 8],
                         struct partial<HEADS, row_split<LANES>::EACH> *sum) {
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
+    enum { ROWS = 32 / GROUP, UNIT = KV_BLOCK_TOKENS };
     const struct kv_shape &shape = args.shape;
     const bool k_q8 = FORM == CACHE_ANY && shape.k_type == KV_Q8, v_q8 = FORM == CACHE_ANY && shape.v_type == KV_Q8;
     struct u32x4 k[STEPS][EACH], v[STEPS][EACH];
+    bool takes[STEPS];
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
-        const uint32_t token = row_of[i] % KV_BLOCK_TOKENS;
-        const char *block = LIST ? at<char>(table[row_of[i] / KV_BLOCK_TOKENS - table_first])
-                                 : at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
-                                       row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
+        const uint32_t r = row + i * ROWS + lane_index() / GROUP, token = smaller(r, tile.end - 1) % UNIT,
+                       unit = (smaller(row + i * ROWS / UNIT * UNIT, tile.end - 1) - tile.first) / UNIT;
+        const char *block = LIST ? at<char>(tile.table[unit])
+                                 : at<char>(tile.table[unit / KV_CHUNK_BLOCKS]) +
+                                       unit % KV_CHUNK_BLOCKS * shape.block_bytes;
+        takes[i] = r >= tile.begin && r < tile.end;
         UNROLL
         for (uint32_t e = 0; e < EACH; e++) {
             const uint32_t piece = l + e * GROUP;
@@ -138,9 +148,12 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
             float product = 0;
             UNROLL
             for (uint32_t d = 0; d < EACH * 8; d++) product = multiply_add(key[d], q[h][d], product);
-            score[i][h] = score_of(warp_sum<GROUP>(product), args.scale, args.softcap);
+            score[i][h] = warp_sum<GROUP>(product);
         }
     }
+    if (args.softcap != 0) UNROLL
+        for (uint32_t i = 0; i < STEPS; i++) UNROLL
+        for (uint32_t h = 0; h < HEADS; h++) score[i][h] = score_of(score[i][h], args.scale, args.softcap);
     UNROLL
     for (uint32_t h = 0; h < HEADS; h++) {
         float m = sum->m[h];
@@ -246,7 +259,7 @@ template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits, uint64_t addresses,
                           uint32_t list_stride) {
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
-    enum { ROWS = 32 / GROUP, BATCH = STEPS * ROWS }; /* of a warp at once */
+    enum { BATCH = STEPS * 32 / GROUP }; /* rows of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
     struct decode_place place;
@@ -302,17 +315,8 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
         table_fill<LIST, FORM>(args, table, places, list, tile, tile_end);
         ROLLED
-        for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH) {
-            uint32_t row_of[STEPS];
-            bool takes[STEPS];
-            UNROLL
-            for (uint32_t i = 0; i < STEPS; i++) {
-                const uint32_t r = row + i * ROWS + lane / GROUP;
-                takes[i] = r >= seen.begin && r < tile_end;
-                row_of[i] = smaller(r, tile_end - 1);
-            }
-            rows_attend<LANES, HEADS, FORM, LIST>(args, table, tile / each, row_of, takes, place.l, q, &sum);
-        }
+        for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH)
+            rows_attend<LANES, HEADS, FORM, LIST>(args, {table, tile, seen.begin, tile_end}, row, place.l, q, &sum);
     }
     partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(), range);
 }
@@ -334,5 +338,5 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 #define ATTENTION_KERNELS(what, types, form, four_blocks)    \
     ATTENTION_KERNELS_OF(what, 8, types, form, four_blocks)  \
     ATTENTION_KERNELS_OF(what, 16, types, form, four_blocks) \
-    ATTENTION_KERNELS_OF(what, 32, types, form, four_blocks) \
+    ATTENTION_KERNELS_OF(what, 32, types, form, 3)           \
     what(64, 1, types, form, 4) what(64, 4, types, form, 2)

@@ -62,7 +62,7 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (PREFILL, "PREFILL_SWIZZLE", "(eighth % 8 ^ row % 8)", "(eighth % 8 ^ (planted(PREFILL_SWIZZLE) ? 0 : row % 8))"),
     (DECODE, "DECODE_TABLE", "block_barrier();\n}\n"),
     (DECODE, "DECODE_PARTS", "block_barrier();\n    const uint32_t head_count"),
-    (DECODE, "DECODE_LAST_ROW", "r < tile_end;", "r < tile_end - planted(DECODE_LAST_ROW);"),
+    (DECODE, "DECODE_LAST_ROW", "r < tile.end;", "r < tile.end - planted(DECODE_LAST_ROW);"),
     (DECODE, "DECODE_RANGE", "range < item->range_end;", "range - planted(DECODE_RANGE) < item->range_end;"),
     (MATVEC, "MATVEC_WAIT", "dependency_wait();\n    matvec_loop<T, N,"),
     (MATVEC, "MATVEC_LAST_PIECE", "if (b < blocks)\n                    raw[r][u].load(place",
