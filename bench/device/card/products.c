@@ -147,7 +147,8 @@ static void input_make(struct card *card, struct matvec_rig *rig) {
 
 static void copies_launch(struct card *card, const struct matvec_rig *rig) {
     char name[CUDA_KERNEL_NAME_MAX];
-    const uint32_t groups = (uint32_t)(rig->product.rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
+    const uint32_t rows = is_plain(rig->product.type) ? MATVEC_BLOCK_ROWS : MATVEC_BLOCK_ROWS / 2;
+    const uint32_t groups = (uint32_t)(rig->product.rows + rows - 1) / rows;
     const uint32_t blocks = card->cuda->context.properties.multiprocessor_count * BLOCKS;
     cuda_kernel_name(name, "matvec", rig->product.type, 1);
     for (size_t i = 0; i < rig->product.copy_count; i++)

@@ -100,9 +100,10 @@ static void matvec(const struct experts_run *run, enum tensor_type type, const s
     for (size_t i = 0; i < part_count; i++) args.matvec.part[i] = parts[i];
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matvec_experts", type, 0);
-    cuda_work_launch(
-        run->stream, name,
-        (struct cuda_shape){product_blocks(inputs, parts, part_count), run->pick_count, 1, MATVEC_THREADS, 0}, &args);
+    cuda_work_launch(run->stream, name,
+                     (struct cuda_shape){product_blocks(inputs, parts, part_count, MATVEC_BLOCK_ROWS), run->pick_count,
+                                         1, MATVEC_THREADS, 0},
+                     &args);
 }
 
 static void matmul(const struct experts_run *run, enum tensor_type type, const struct matvec_part *parts,

@@ -129,7 +129,7 @@ static void decode_norm_launch(const struct product *p, const void *norm, enum t
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "decode_norm", type, 0);
     cuda_work_launch(p->stream, name,
-                     (struct cuda_shape){product_blocks(p, parts, part_count), 1, 1, MATVEC_THREADS,
+                     (struct cuda_shape){product_blocks(p, parts, part_count, MATVEC_BLOCK_ROWS), 1, 1, MATVEC_THREADS,
                                          decode_matvec_shared(p->columns)},
                      &args);
 }
@@ -200,10 +200,10 @@ static size_t feed_forward(struct stream *stream, const struct operation *first)
     args.input_out = inputs;
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "decode_gate", type, 0);
-    cuda_work_launch(
-        stream, name,
-        (struct cuda_shape){product_blocks(&p, parts, 1), 1, 1, MATVEC_THREADS, decode_matvec_shared(p.columns)},
-        &args);
+    cuda_work_launch(stream, name,
+                     (struct cuda_shape){product_blocks(&p, parts, 1, MATVEC_BLOCK_ROWS), 1, 1, MATVEC_THREADS,
+                                         decode_matvec_shared(p.columns)},
+                     &args);
     products_of(stream, downs, inputs);
     return 4;
 }

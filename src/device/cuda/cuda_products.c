@@ -106,10 +106,10 @@ void product_halve(const struct product *p) {
                      &args);
 }
 
-uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count) {
+uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count, uint32_t rows) {
     const uint32_t blocks = p->stream->device->context.properties.multiprocessor_count * MATVEC_BLOCKS;
     uint32_t groups = 0;
-    for (size_t i = 0; i < part_count; i++) groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
+    for (size_t i = 0; i < part_count; i++) groups += (parts[i].rows + rows - 1) / rows;
     return (uint32_t)min_size(groups, blocks);
 }
 
@@ -127,8 +127,9 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
     while (inputs < p->row_count) inputs *= 2;
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matvec", type, inputs);
+    const uint32_t rows = inputs == 1 && !plain ? MATVEC_BLOCK_ROWS / 2 : MATVEC_BLOCK_ROWS;
     cuda_work_launch(p->stream, name,
-                     (struct cuda_shape){product_blocks(p, parts, part_count), 1, 1, MATVEC_THREADS, 0}, &args);
+                     (struct cuda_shape){product_blocks(p, parts, part_count, rows), 1, 1, MATVEC_THREADS, 0}, &args);
 }
 
 /* Wide tiles where they are enough for all multiprocessors; a row's bits are the same in narrow ones. */

@@ -31,8 +31,8 @@ void product_quantize(const struct product *p, const struct norm_operation *norm
 void product_halve(const struct product *p);
 /* The weights of a type, in their order: [MATVEC_PARTS]; how many. */
 size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts);
-/* The grid of a matvec. */
-uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count);
+/* The grid of a matvec whose blocks take so many rows a round. */
+uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count, uint32_t rows);
 
 /* One launch for the weights of each type; then what goes to the host's memory is copied. */
 typedef void product_kernel(const struct product *p, const void *context, enum tensor_type type,

@@ -171,8 +171,8 @@ struct cuda_quantize_args { /* grid {row_count}; shared: struct norm_shared */
 /* ---- matvec: y[i][r] (+)= bias[r] + w[r] . x[i], for the parts that share their inputs and their type
  *
  * matvec_TYPE_N: N inputs of 8 bits (floats for F32, F16, BF16), 1, 2, 4 or 8; fewer are given with input_count.
- * Grid {any}; a block takes MATVEC_BLOCK_ROWS rows of a part a round.  An output's bits depend on its own input
- * alone. */
+ * Grid {any}; a block takes MATVEC_BLOCK_ROWS rows of a part a round, half as many of quantised weights where N is 1.
+ * An output's bits depend on its own input alone. */
 
 struct matvec_part {
     struct weight_planes weight;

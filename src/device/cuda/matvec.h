@@ -211,13 +211,12 @@ DEVICE void matvec_loop(const struct cuda_matvec_args &args, const char *inputs,
     }
 }
 
-template <typename T, int N, int U> DEVICE void matvec_run(const struct cuda_matvec_args &args) {
-    struct pieces<T, MATVEC_ROWS, U> w;
+template <typename T, int N, int R, int U> DEVICE void matvec_run(const struct cuda_matvec_args &args) {
+    struct pieces<T, R, U> w;
     dependents_start();
-    if (block_x() < group_count<MATVEC_ROWS>(args))
-        w.load(row_place_of<MATVEC_ROWS>(args, block_x()), args.columns / 32, 0);
+    if (block_x() < group_count<R>(args)) w.load(row_place_of<R>(args, block_x()), args.columns / 32, 0);
     dependency_wait();
-    matvec_loop<T, N, MATVEC_ROWS, U>(args, at<char>(args.input), args.input_stride, w);
+    matvec_loop<T, N, R, U>(args, at<char>(args.input), args.input_stride, w);
 }
 
 /* ---- products with the experts of picks: a block has one pick, whose expert says which weights */
@@ -269,8 +268,7 @@ template <typename T, int U> DEVICE void decode_norm_run(const struct cuda_decod
 }
 
 /* A round is 32 outputs: in each of two passes a warp has two rows of gate and the two of up. */
-template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matvec_args &args) {
-    enum { U = 2 };
+template <typename T, int U> DEVICE void decode_gate_run(const struct cuda_decode_matvec_args &args) {
     char *base = SHARED_ARRAY(char);
     const struct matvec_part *part = args.matvec.part;
     const uint32_t blocks = args.matvec.columns / 32, rows = part[0].rows, warp = warp_index();
@@ -315,12 +313,14 @@ template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matve
     }
 }
 
-/* norm_pieces: under way in decode_norm, as many as the registers hold. */
-#define MATVEC_KERNELS(type, norm_pieces)                                                                            \
-    KERNEL(matvec_##type##_1, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 1, 2>(args); }                     \
-    KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 2, 1>(args); }                     \
-    KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 4, 1>(args); }                     \
-    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { matvec_run<type_##type, 8, 1>(args); }                     \
-    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) { matvec_experts_run<type_##type>(args); }       \
-    KERNEL(decode_norm_##type, cuda_decode_matvec_args, 256, 2) { decode_norm_run<type_##type, norm_pieces>(args); } \
-    KERNEL(decode_gate_##type, cuda_decode_matvec_args, 256, 2) { decode_gate_run<type_##type>(args); }
+/* norm, gate: pieces of a row that a lane has under way in these nodes, as many as the registers hold.  Four are all of
+ * a row of 4,096 columns, which are then asked for before the wait.  One input alone has half as many rows and blocks
+ * that have four each, of every type: more of them wait at once where a matrix has few rows. */
+#define MATVEC_KERNELS(type, norm, gate)                                                                       \
+    KERNEL(matvec_##type##_1, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 1, MATVEC_ROWS / 2, 4>(args); } \
+    KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 2, MATVEC_ROWS, 1>(args); }  \
+    KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 4, MATVEC_ROWS, 1>(args); }  \
+    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { matvec_run<type_##type, 8, MATVEC_ROWS, 1>(args); }  \
+    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) { matvec_experts_run<type_##type>(args); } \
+    KERNEL(decode_norm_##type, cuda_decode_matvec_args, 256, 2) { decode_norm_run<type_##type, norm>(args); }  \
+    KERNEL(decode_gate_##type, cuda_decode_matvec_args, 256, 2) { decode_gate_run<type_##type, gate>(args); }

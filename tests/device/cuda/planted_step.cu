@@ -13,4 +13,4 @@ uint32_t planted_bug;
 #include "device/cuda/kernels/recurrence.cu"
 #include "device/cuda/matvec.h"
 
-MATVEC_KERNELS(q4_0, 2)
+MATVEC_KERNELS(q4_0, 4, 4)
