@@ -43,7 +43,7 @@ finish() { # in front of what is measured: nothing
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 # What the driver has compiled, for all programs of this run: the first one shows how long it takes.
-export CUDA_CACHE_PATH="$scratch/compiled" CUDA_CACHE_MAXSIZE=1073741824
+export CUDA_CACHE_PATH="$scratch/compiled" CUDA_CACHE_MAXSIZE=1073741824 CUDA_CACHE_DISABLE=0
 mkdir "$CUDA_CACHE_PATH"
 began=$(date +%s)
 part_ends=$((began + seconds))
@@ -150,9 +150,11 @@ kernels_check() {
     [ $rc = 0 ] || grep -q FAILED "$scratch/made" || failed check "small: $what" "$(reason_of $rc "$out/check-$what.log")"
   done
 }
-# The driver compiles each module when it is first used, by one thread; all processors together are done in seconds.
+# The driver compiles each kernel when it is first used, by one thread; all processors together are done in seconds.  But
+# 16 at most: each program takes some 500 MiB of the card.
 compile_all() {
   count=$(nproc) number=0 compilers=
+  [ "$count" -le 16 ] || count=16
   while [ "$number" -lt "$count" ]; do
     within 60 "$card" check $number "$count" >/dev/null 2>&1 &
     compilers="$compilers $!" number=$((number + 1))

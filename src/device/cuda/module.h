@@ -7,8 +7,12 @@
 struct cuda_modules {
     struct cuda_context *context;
     const struct cuda_image *images; /* borrowed, [count] */
-    struct cu_module **handles;      /* owned, [count]; NULL: no kernel of it was asked for yet */
     size_t count;
+    struct cuda_loaded { /* a kernel and what its image has for all */
+        const char *entry; /* in the image's text */
+        struct cu_module *handle;
+    } *loaded; /* owned, [loaded_count] */
+    size_t loaded_count;
 };
 
 /* A kernel takes one struct by value.  name: as the file of kernels/ spells it; it must last. */
@@ -22,8 +26,8 @@ enum status cuda_modules_open(struct cuda_modules *modules, struct cuda_context 
                               const struct cuda_image *images, size_t image_count, struct error *error) STATUS_CHECKED;
 void cuda_modules_close(struct cuda_modules *modules); /* zeros: allowed */
 
-/* The variant for this card alone where there is one.  The driver compiles the kernel's image when its first kernel is
- * asked for, which takes it up to a second, and keeps the result on disk.  shared_bytes: the most dynamic shared memory
+/* The variant for this card alone where there is one.  The driver compiles a kernel when it is first asked for, alone,
+ * which takes it some tenths of a second, and keeps the result on disk.  shared_bytes: the most dynamic shared memory
  * that launches will ask for.  STATUS_UNSUPPORTED: no image for this card has it. */
 enum status cuda_kernel_find(struct cuda_kernel *kernel, struct cuda_modules *modules, const char *name,
                              size_t shared_bytes, struct error *error) STATUS_CHECKED;

@@ -150,7 +150,7 @@ static void test_card(void **state) {
     expect_line("fail=kernel:2:700", STATUS_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS");
     expect_line("capability=90,fail=cuTensorMapEncodeTiled:1:1", STATUS_FAILED,
                 "a tensor map: CUDA_ERROR_INVALID_VALUE"); /* never by mma.sync instead: other bits */
-    expect_line("fail=cuModuleLoadDataEx:2:218", STATUS_FAILED, "loading the kernels of matvec_float");
+    expect_line("fail=cuModuleLoadDataEx:2:218", STATUS_FAILED, "loading kernel matvec_f32_1 of matvec_float");
     expect_line("capability=75", STATUS_UNSUPPORTED, "has compute capability 7.5, expected 8.0 or newer");
     expect_line("devices=0", STATUS_UNSUPPORTED, "no NVIDIA GPU was found");
 }
