@@ -78,5 +78,6 @@ enum status device_open(struct device **device, const struct device_request *req
 
 uint64_t device_card_bytes(enum tensor_type type, uint64_t elements) {
     const struct tensor_type_info *info = tensor_type_info(weight_plane_type(type));
-    return elements / info->block_elements * info->block_bytes;
+    const uint64_t bytes = elements / info->block_elements * info->block_bytes, area = 2 << 20;
+    return bytes < area / 2 ? bytes : (bytes + area - 1) / area * area; /* drivers give memory in such areas */
 }

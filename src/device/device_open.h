@@ -17,5 +17,6 @@ struct device_request {
 enum status device_open(struct device **device, const struct device_request *request, struct error *why,
                         struct error *error) STATUS_CHECKED;
 
-/* What a card has of `elements` weights of a type: as many bytes as the file, or more where it has them as halves. */
+/* What `elements` weights of a type take of a card: the bytes of the file, more where it has them as halves, and from
+ * 1 MiB on whole areas of 2. */
 uint64_t device_card_bytes(enum tensor_type type, uint64_t elements);

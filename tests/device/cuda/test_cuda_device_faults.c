@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "device/cuda/images.h"
+#include "device/device_open.h"
 
 enum { ROWS = 20, COLUMNS = 256, OUTPUTS = 40, STUCK_LIMIT_NS = 200000000, END_SECONDS = 60 };
 
@@ -137,13 +138,33 @@ static void test_calls(void **state) {
     assert_true(failed > 50);
 }
 
+/* What loam counts for weights is what they take. */
+static void test_bytes(void **state) {
+    enum { SIZES = 3 };
+    static const uint64_t elements[SIZES] = {4096 * 64, 1024 * 1024, 3 * 1024 * 1024};
+    (void)state;
+    struct device *device;
+    struct error error;
+    const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    (void)setenv("FAKE_CUDA", "memory=64M", 1);
+    assert_ok(device_cuda_create(&device, &options, &error), error);
+    for (size_t i = 0; i < SIZES; i++) {
+        struct buffer buffer;
+        const uint64_t bytes = elements[i] / 32 * 34, before = device_memory_free(device);
+        assert_ok(device->operations->allocate(device, MEMORY_DEVICE, bytes, &buffer, &error), error);
+        assert_int_equal(before - device_memory_free(device), device_card_bytes(TENSOR_Q8_0, elements[i]));
+        device->operations->release(device, &buffer);
+    }
+    device_destroy(device);
+}
+
 static void test_card(void **state) {
     (void)state;
     expect_line("memory=16K", STATUS_MEMORY,
                 "cuda: 16.00 KiB of 16.00 KiB are free, device memory of 1.00 MiB"); /* a stream's ring */
-    expect_line("memory=1040K", STATUS_MEMORY,
-                "weights: cuda: 16.00 KiB of 1.02 MiB are free, device memory of 40.00 KiB");
-    expect_line("memory=1104K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
+    expect_line("memory=2064K", STATUS_MEMORY,
+                "weights: cuda: 16.00 KiB of 2.02 MiB are free, device memory of 40.00 KiB");
+    expect_line("memory=2128K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
     expect_line("fail=cuMemAlloc_v2:4:2", STATUS_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
     expect_line("fail=cuLaunchKernelEx:2:719", STATUS_FAILED,
                 "launching matmul_f32: CUDA_ERROR_LAUNCH_FAILED");
@@ -233,7 +254,8 @@ int main(void) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_card),
-                                       cmocka_unit_test(test_lack), cmocka_unit_test(test_stuck)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_card), cmocka_unit_test(test_lack),
+                                       cmocka_unit_test(test_stuck)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,12 @@ static unsigned open_count;
 
 static size_t whole(size_t size_bytes) { return (size_bytes + PAGE - 1) / PAGE * PAGE; }
 
+/* What an allocation takes of a card's memory: from 1 MiB on whole areas of 2. */
+static uint64_t taken(size_t size_bytes) {
+    const uint64_t unit = size_bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : PAGE;
+    return (size_bytes + unit - 1) / unit * unit;
+}
+
 static struct allocation *find(const void *address) {
     const uint8_t *byte = address;
     for (struct allocation *a = allocations; a != NULL; a = a->next)
@@ -134,7 +140,7 @@ static uint8_t *pinned_create(size_t size_bytes) {
 enum cu_result fake_memory_create(enum fake_memory_kind kind, void *address, size_t size_bytes,
                                   void **result) {
     if (size_bytes == 0) return CU_INVALID_VALUE;
-    if (kind == FAKE_DEVICE && (size_bytes > fake_memory_free_bytes() || !area_create()))
+    if (kind == FAKE_DEVICE && (taken(size_bytes) > fake_memory_free_bytes() || !area_create()))
         return CU_OUT_OF_MEMORY;
     if (kind == FAKE_REGISTERED) {
         if ((uintptr_t)address % PAGE != 0) return CU_INVALID_VALUE;
@@ -153,7 +159,7 @@ enum cu_result fake_memory_create(enum fake_memory_kind kind, void *address, siz
     }
     if (kind == FAKE_DEVICE) {
         poison(begin, size_bytes);
-        used_bytes += whole(size_bytes);
+        used_bytes += taken(size_bytes);
     }
     *made = (struct allocation){kind, begin, size_bytes, allocations};
     allocations = made;
@@ -169,7 +175,7 @@ enum cu_result fake_memory_destroy(enum fake_memory_kind kind, void *address) {
     if (found == NULL) return kind == FAKE_REGISTERED ? (enum cu_result)713 : CU_INVALID_VALUE;
     *place = found->next;
     if (kind == FAKE_DEVICE) {
-        used_bytes -= whole(found->size_bytes);
+        used_bytes -= taken(found->size_bytes);
         poison(found->address, found->size_bytes);
     }
     if (kind == FAKE_HOST && munmap(address, whole(found->size_bytes)) != 0) abort();
