@@ -676,7 +676,7 @@ struct beside_operation {
 /* What a device was asked to do since it was made: kernels, of recorded steps too; recorded steps; bytes that were
  * copied, over the bus and within its memory. */
 struct device_counts {
-    uint64_t launches, replays, copied_bytes, products, tuned_products;
+    uint64_t launches, captures, replays, copied_bytes, products, tuned_products;
 };
 extern const struct counter_table device_counters;
 

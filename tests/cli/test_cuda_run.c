@@ -133,6 +133,7 @@ static void steps_check(const char *preset, const char *settings, bool in_ram, u
                                         "--preset", preset, "--set", settings, "--kv-device", in_ram ? "600K" : "16M");
     if (result.code != 0) fail_msg("%s: exit code %d: %s", preset, result.code, result.complaints);
     assert_int_equal(number_of(&result, "device_replays"), STEPS);
+    assert_int_equal(number_of(&result, "device_captures"), 1);
     assert_int_equal(number_of(&result, "device_launches"), STEPS * (nodes * LAYERS + BESIDE));
     assert_int_equal(number_of(&result, "select_verdicts_read"), 0);
     assert_int_equal(number_of(&result, "select_lists_read"), 0);

@@ -106,6 +106,7 @@ enum status cuda_graph_end(struct cuda_graph *graph, struct error *error) {
     streams_leave(graph);
     TRY(cuda_context_status(context, error));
     enum cu_result result = context->driver->cuGraphInstantiate(&graph->exec, graph->graph, 0);
+    context->counts.graphs += result == CU_SUCCESS;
     if (result == CU_SUCCESS) return STATUS_OK;
     graph->exec = NULL;
     return cuda_driver_error(context->driver, result, error, "making a recorded step ready");
