@@ -172,6 +172,9 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
 enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error) {
     return attention_fetch_counts(engine->attention, engine->stream, counts, error);
 }
+struct device_counts engine_device_counts(const struct engine *engine) {
+    return device_counts(engine->model->device);
+}
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine) {
     return forward_graph_counts(engine->forward);

@@ -195,6 +195,8 @@ enum status sequence_keep_next(struct sequence *sequence, struct error *error) S
 /* Units that selections have fetched into the device's slots (cache/unit_cache.h); waits for the stream. */
 enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error)
     STATUS_CHECKED;
+/* device_counts of the engine's device. */
+struct device_counts engine_device_counts(const struct engine *engine);
 /* How many of its steps were captured, and launched as graphs of the device (model.h). */
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 

@@ -22,6 +22,7 @@ struct reading {
     size_t layer_count, kv_head_count;
     uint64_t row_bytes;
     struct kv_tier_statistics tiers;
+    struct device_counts device;
     struct mass_receipt receipt;
     enum status status;
     struct error error;
@@ -41,6 +42,7 @@ static void read_map(void *context, struct engine *engine, const struct service_
     reading->kv_head_count = engine_config(engine)->kv_head_count;
     reading->row_bytes = engine_kv_row_bytes(engine);
     reading->tiers = engine_tier_statistics(engine);
+    reading->device = engine_device_counts(engine);
     reading->receipt = attention_statistics(engine_attention(engine)).receipt;
     if (shown == NULL) return;
     reading->found = true;
@@ -90,6 +92,8 @@ static json_t *map_json(const struct reading *reading) {
                                                 : map->has_token ? "answering"
                                                                  : "reading")});
     if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
+    if (reading->device.launches > 0)
+        json_put_counters(object, device_counters.prefix, &device_counters, &reading->device);
     if (!reading->found) return object;
     JSON_PUT(object, {"selects", json_boolean(reading->selects)}, {"number", json_uint(map->number)},
              {"tokens", json_uint(map->token_count)}, {"layers", json_uint(reading->layer_count)},

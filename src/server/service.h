@@ -247,9 +247,10 @@ struct service_statistics {
     struct kv_tier_statistics tiers;        /* zeros without tiers */
     struct select_statistics select;        /* of answers' steps; zeros where attention is full */
     struct weight_figures weights;          /* zeros where all of them are in RAM */
+    struct device_counts device;            /* zeros on the cpu; anew where another device goes on */
     char documents_damage[256];             /* of their catalog, which was sound at the start; "": none */
 };
-extern const struct counter_table service_counters; /* of its numbers, but for done, tiers, select and weights */
+extern const struct counter_table service_counters; /* of its numbers, but for done and the structs of others */
 
 /* Calls `function` on the service's thread, between two turns of the loop, and waits for it: for what only the engine
  * knows (what is in memory, statistics of its parts).  It may read the engine, and set observers.  live: the sequences

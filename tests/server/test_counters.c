@@ -22,7 +22,7 @@ static const struct {
     {&select_counters, sizeof(struct tree_counts) + sizeof(struct mass_bounds) + sizeof(struct mass_receipt) +
                            sizeof(struct reuse_counts)},
     {&service_counters, sizeof(struct kv_tier_statistics) + sizeof(struct select_statistics) +
-                            sizeof(struct weight_figures) +
+                            sizeof(struct weight_figures) + sizeof(struct device_counts) +
                             SERVICE_STOPS * sizeof(uint64_t) + 256 + 7},
 };
 enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };

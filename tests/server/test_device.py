@@ -83,6 +83,10 @@ class Devices(unittest.TestCase):
         self.assertEqual(reply.status, 503)
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", reply.json["error"]["message"])
         self.assertEqual(text(ask(server)), self.want)
+        counted = server.metrics()
+        self.assertGreater(counted["loam_device_launches_total"], counted["loam_device_replays_total"])
+        self.assertGreater(counted["loam_device_replays_total"], 0)
+        self.assertGreater(server.get("/v1/loam/map").json["device_launches"], 0)
         self.assertEqual(server.stop(), 0)
 
 
