@@ -26,7 +26,7 @@ static void cuda_destroy(struct device *base) {
     ASSERT(device->streams == NULL && device->areas == NULL);
     cuda_modules_close(&device->modules);
     cuda_context_close(&device->context);
-    cuda_driver_close(&device->driver);
+    if (!device->context.is_stuck) cuda_driver_close(&device->driver); /* its threads still wait for the card */
     pool_destroy(device->pool);
     free(device);
 }
