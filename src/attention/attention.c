@@ -24,7 +24,7 @@
 #include "attention/tiered.h"
 #include "attention/watch.h"
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "cache/kv_watch.h"
 #include "cache/unit_cache.h"
 #include "platform/clock.h"
@@ -115,14 +115,22 @@ static size_t next_rows(const struct attention_options *options, size_t rows) {
     return options->reuses ? rows : options->sequence_capacity;
 }
 
+static void place_part(struct part *part, struct layout *layout, size_t rows) {
+    part->items = layout_take(layout, rows, sizeof *part->items);
+    part->sequences = layout_take(layout, rows, sizeof *part->sequences);
+    part->rules = layout_take(layout, rows, sizeof *part->rules);
+}
+
 uint64_t attention_bytes(const struct attention_options *options) {
     uint64_t rows = tiered_row_capacity(options);
     struct reuse_shape reuse = reuse_shape_of(options, rows);
     reuse.list_rows = options->kept_max;
-    uint64_t part = rows * (sizeof(struct attend_item) + 2 * sizeof(void *));
+    struct part part;
+    struct layout layout = {0};
+    place_part(&part, &layout, rows);
     uint64_t choosing = rows + (options->prefetches ? next_rows(options, rows) : 0);
     uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
-    return tiered_bytes(options) + part + lists + dial_state_bytes(options) +
+    return tiered_bytes(options) + layout.used + lists + dial_state_bytes(options) +
            (options->reuses ? reuse_bytes(&reuse) : 0);
 }
 
@@ -134,12 +142,12 @@ enum status attention_create(struct attention **result, struct device *device, c
     *attention = (struct attention){.device = device, .options = *options};
     struct part *part = &attention->part;
     part->capacity = part_rows(options);
-    part->items = calloc(part->capacity, sizeof *part->items);
-    part->sequences = calloc(part->capacity, sizeof(struct kv_sequence *));
-    part->rules = calloc(part->capacity, sizeof(const struct select_rule *));
+    struct layout layout = {0};
+    place_part(part, &layout, part->capacity);
+    layout = (struct layout){.memory = calloc(1, layout.used)};
+    if (layout.memory != NULL) place_part(part, &layout, part->capacity);
     enum status status = STATUS_OK;
-    if (part->items == NULL || part->sequences == NULL || part->rules == NULL)
-        status = error_set(error, STATUS_MEMORY, "attention: out of memory");
+    if (layout.memory == NULL) status = error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (status == STATUS_OK && options->cache != NULL)
         status = tiered_create(&attention->tiered, device, options, error);
     else if (status == STATUS_OK && options->rebuild.chunks > 0)
@@ -166,9 +174,7 @@ void attention_destroy(struct attention *attention) {
     drop_limits(attention);
     choice_deinit(&attention->choice);
     reuse_destroy(attention->reuse);
-    free(attention->part.items);
-    free(attention->part.sequences);
-    free(attention->part.rules);
+    free(attention->part.items); /* the others lie behind them */
     free(attention->event_q);
     free(attention);
 }

@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "cache/slab.h"
-
-enum { ALIGNMENT = 64 };
 
 /* The parts of a layer's state, all KV heads: tables and owners first, which an empty one has of ones. */
 struct state_parts {
@@ -61,16 +59,18 @@ static size_t unit_stride_of(const struct unit_cache_options *options) {
 
 /* A list has a unit more at either end of its candidates, at most. */
 static size_t place_stride_of(const struct unit_cache_options *options) {
-    return align_up(unit_stride_of(options) + 2, ALIGNMENT / sizeof(uint64_t));
+    return align_up(unit_stride_of(options) + 2, LAYOUT_ALIGNMENT / sizeof(uint64_t));
 }
 
 static struct state_parts parts_of(const struct unit_cache_options *options, size_t heads, size_t slot_count) {
+    struct layout layout = {0};
     struct state_parts parts;
-    parts.owners = align_up(heads * unit_stride_of(options) * sizeof(int32_t), ALIGNMENT);
-    parts.stamps = parts.owners + align_up(heads * slot_count * sizeof(uint32_t), ALIGNMENT);
-    parts.hands = parts.stamps + align_up(heads * slot_count * sizeof(uint32_t), ALIGNMENT);
-    parts.used = parts.hands + align_up(heads * sizeof(uint32_t), ALIGNMENT);
-    parts.bytes = parts.used + align_up(heads * slot_count, ALIGNMENT);
+    (void)layout_offset(&layout, heads * unit_stride_of(options), sizeof(int32_t)); /* tables */
+    parts.owners = layout_offset(&layout, heads * slot_count, sizeof(uint32_t));
+    parts.stamps = layout_offset(&layout, heads * slot_count, sizeof(uint32_t));
+    parts.hands = layout_offset(&layout, heads, sizeof(uint32_t));
+    parts.used = layout_offset(&layout, heads, slot_count);
+    parts.bytes = layout.used;
     return parts;
 }
 
@@ -88,7 +88,7 @@ static uint64_t unit_cache_slots(const struct unit_cache_options *options, const
                            place_bytes(options, with_slots),
                    slot = heads * (options->block_bytes + 2 * sizeof(uint32_t) + 1);
     if (options->bytes <= fixed || layers == 0) return 0;
-    const uint64_t left = (options->bytes - fixed) / (layers + 1), rounding = (uint64_t)4 * ALIGNMENT;
+    const uint64_t left = (options->bytes - fixed) / (layers + 1), rounding = (uint64_t)4 * LAYOUT_ALIGNMENT;
     const uint64_t count = left > rounding ? (left - rounding) / slot : 0;
     return count < unit_stride_of(options) ? count : unit_stride_of(options);
 }
