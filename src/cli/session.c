@@ -176,10 +176,9 @@ enum status session_open_tokenizer(struct session *session, const struct options
 /* What a card had no memory for was small; what takes it is known. */
 static void say_what_takes_memory(const struct session *session, struct error *error) {
     const size_t used = strlen(error->message);
-    if (error->status == STATUS_MEMORY &&
-        strncmp(error->message, session->device->name, strlen(session->device->name)) == 0)
+    if (error->status == STATUS_MEMORY && strstr(error->message, "CUDA_ERROR") != NULL)
         snprintf(error->message + used, sizeof error->message - used,
-                 ": try a smaller -c, or fewer layers there (-ngl)");
+                 ": try a smaller -c, or fewer layers on %s (-ngl)", session->device->name);
 }
 
 enum status session_create_engine(struct session *session, const struct plan *plan,
