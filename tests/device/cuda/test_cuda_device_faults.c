@@ -105,6 +105,10 @@ static enum status with_limit(const char *settings, uint64_t wait_limit_ns, stru
         work.device = NULL;
     if (status == STATUS_OK) status = work_run(&work, error);
     if (status == STATUS_OK) work_check(&work, settings);
+    /* What fails, and is no lack of memory, has broken it. */
+    const bool works = work.device != NULL && device_state(work.device, NULL) == STATUS_OK;
+    if (work.device != NULL && works != (status == STATUS_OK || status == STATUS_MEMORY))
+        fail_msg("FAKE_CUDA=%s: %s, and the device works: %d", settings, status_name(status), works);
     work_deinit(&work);
     return status;
 }
@@ -167,6 +171,11 @@ static void test_card(void **state) {
                 "weights: cuda: 16.00 KiB of 2.02 MiB are free, device memory of 40.00 KiB");
     expect_line("memory=2128K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
     expect_line("fail=cuMemAlloc_v2:4:2", STATUS_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
+    for (int n = 2; n < 5; n++) {
+        char settings[40];
+        snprintf(settings, sizeof settings, "fail=cuMemAlloc_v2:%d:719", n);
+        expect_line(settings, STATUS_FAILED, "CUDA_ERROR_LAUNCH_FAILED");
+    }
     expect_line("fail=cuLaunchKernelEx:2:719", STATUS_FAILED,
                 "launching matmul_f32: CUDA_ERROR_LAUNCH_FAILED");
     expect_line("fail=kernel:2:700", STATUS_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS");
@@ -183,7 +192,9 @@ static void test_lack(void **state) {
     (void)state;
     enum { PLACES = 70000 }; /* more changes than the ring has room for */
     static const char *const FAULTS[] = {"cuMemAlloc_v2:4:2", "cuLaunchKernelEx:1:2", "cuLaunchKernelEx:3:2",
-                                         "cuTensorMapEncodeTiled:1:2"};
+                                         "cuTensorMapEncodeTiled:1:2",
+                                         "cuLaunchKernelEx:5:2", /* of the second part of the changes */
+                                         "cuMemcpyAsync:5:2"};
     static struct work work;
     static struct place_delta deltas[PLACES];
     for (uint32_t i = 0; i < PLACES; i++) deltas[i] = (struct place_delta){i, 3 * i + 1};
