@@ -105,7 +105,7 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (CHOOSE, "CHOOSE_OVERWRITE", "block_barrier(); /* the last head's are read */"),
     (CHOOSE, "CHOOSE_TOTAL", "block_barrier();\n    float total"),
     (CHOOSE, "CHOOSE_COUNTS", "block_barrier();\n        for"),
-    (CHOOSE, "CHOOSE_DIGIT", "block_barrier();\n        if (t == 0) {"),
+    (CHOOSE, "CHOOSE_DIGIT", "block_barrier();\n        if (t < 32) {"),
     (CHOOSE, "CHOOSE_PREFIX", "block_barrier();\n        prefix"),
     (CHOOSE, "CHOOSE_BEFORE", "block_barrier();\n    a -="),
     (CHOOSE, "CHOOSE_LANE", "if (lane >= by)", "if (lane + planted(CHOOSE_LANE) >= by)"),

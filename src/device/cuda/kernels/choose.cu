@@ -43,11 +43,22 @@ DEVICE uint32_t key_cut(const uint32_t *keys, uint32_t begin, uint32_t end, uint
         for (uint32_t u = begin + t; u < end; u += CHOOSERS)
             if ((keys[u] & mask) == prefix) atomic_add(&shared.counts[keys[u] >> shift & 255], 1);
         block_barrier();
-        if (t == 0) {
-            uint32_t digit = 255, need = *left;
-            while (shared.counts[digit] < need) need -= shared.counts[digit--];
-            shared.prefix = prefix | digit << shift;
-            shared.left = need;
+        if (t < 32) { /* a lane has 8 digits, the first the greatest */
+            uint32_t digit = 255 - 8 * t, own = 0, need = *left;
+            UNROLL
+            for (uint32_t i = 0; i < 8; i++) own += shared.counts[digit - i];
+            uint32_t with_own = own;
+            UNROLL
+            for (uint32_t by = 1; by < 32; by <<= 1) {
+                const uint32_t below = lane_below(with_own, by);
+                if (t >= by) with_own += below;
+            }
+            if (need > with_own - own && need <= with_own) {
+                need -= with_own - own;
+                while (shared.counts[digit] < need) need -= shared.counts[digit--];
+                shared.prefix = prefix | digit << shift;
+                shared.left = need;
+            }
         }
         block_barrier();
         prefix = shared.prefix;
