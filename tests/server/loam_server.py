@@ -19,7 +19,7 @@ REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")  # None: 
 if os.environ.get("LOAM_TEST_REAL_MODEL") == "none" or not os.path.exists(REAL):
     REAL = None
 WITHOUT_REAL = "skipped: without models/SmolLM2-135M-Instruct.Q4_1.gguf (./do model brings it)"
-TIMEOUT = 60  # seconds of any wait, which ends far sooner
+TIMEOUT = 120  # seconds of any wait, which ends far sooner, but beside busy programs
 HAS_SLOT = ("prefilling", "decoding", "paused")
 
 
