@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HTTP_CLIENT_PATIENCE_MS = 60000 }; /* what a test waits for comes far sooner */
+enum { HTTP_CLIENT_PATIENCE_MS = 120000 }; /* what a test waits for comes far sooner */
 
 /* A socket connected to the loopback address. */
 int http_client_connect(uint16_t port, int receive_buffer); /* 0: the system's */
