@@ -21,6 +21,28 @@
 #define FLOATS_UNROLL_MAYBE FLOATS_UNROLL
 #endif
 
+/* Defines PART_avx2_install, PART_avx512_install or PART_neon_install of an operation (variants.h). */
+#if defined(__aarch64__)
+#define FLOATS_INSTALL(operation, part) void part##_neon_install(struct operation##_kernels *kernels)
+#elif defined(FLOATS_512)
+#define FLOATS_INSTALL(operation, part) void part##_avx512_install(struct operation##_kernels *kernels)
+#else
+#define FLOATS_INSTALL(operation, part) void part##_avx2_install(struct operation##_kernels *kernels)
+#endif
+
+/* An entry of AVX-512's table begins so: rows that fill no register of 16 floats go to the entry of AVX2. */
+#if defined(FLOATS_512)
+#define FLOATS_FILL(fills, operation, part, entry, ...) \
+    if (!(fills)) {                                     \
+        struct operation##_kernels narrower;            \
+        part##_avx2_install(&narrower);                 \
+        narrower.entry(__VA_ARGS__);                    \
+        return;                                         \
+    }
+#else
+#define FLOATS_FILL(fills, operation, part, entry, ...)
+#endif
+
 /* Into all caches; any address. */
 FLOATS_INLINE void floats_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 

@@ -1,4 +1,4 @@
-#define matmul_amx_init emulated_amx_init
+#define matmul_amx_install emulated_amx_install
 #include "matmul_emulated.h"
 #include "tiles_emulated.h"
 

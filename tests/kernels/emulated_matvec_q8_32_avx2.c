@@ -1,4 +1,4 @@
 #define LOAM_SIMDE
-#define matvec_init_q8_32_avx512 emulated_matvec_init_q8_32_avx512
+#define matvec_q8_32_avx512_install emulated_q8_32_avx512_install
 #include "kernels/matvec/matvec_q8_32_avx512.c"
 #include "matvec_emulated.h"

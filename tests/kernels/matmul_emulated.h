@@ -3,6 +3,6 @@
 
 #include "kernels/matmul/matmul.h"
 
-void emulated_int8_avx512_init(struct matmul_kernels *kernels);
-void emulated_float_avx512_init(struct matmul_kernels *kernels);
-void emulated_amx_init(struct matmul_kernels *kernels);
+void emulated_int8_avx512_install(struct matmul_kernels *kernels);
+void emulated_float_avx512_install(struct matmul_kernels *kernels);
+void emulated_amx_install(struct matmul_kernels *kernels);

@@ -3,6 +3,6 @@
 
 #include "kernels/matvec/matvec.h"
 
-void emulated_matvec_init_q8_32_avx512(struct matvec_kernels *kernels);
-void emulated_matvec_init_q45_k_avx512(struct matvec_kernels *kernels);
-void emulated_matvec_init_q6_k_avx512(struct matvec_kernels *kernels);
+void emulated_q8_32_avx512_install(struct matvec_kernels *kernels);
+void emulated_q45_k_avx512_install(struct matvec_kernels *kernels);
+void emulated_q6_k_avx512_install(struct matvec_kernels *kernels);

@@ -37,11 +37,11 @@ static size_t variants_create(struct variant variants[VARIANTS_MAX]) {
     if ((cpu_features() & CPU_AVX2) != 0) {
         variants[count].name = "avx512 (emulated)";
         matmul_kernels_init(&variants[count].kernels, CPU_AVX2);
-        emulated_int8_avx512_init(&variants[count].kernels);
-        emulated_float_avx512_init(&variants[count++].kernels);
+        emulated_int8_avx512_install(&variants[count].kernels);
+        emulated_float_avx512_install(&variants[count++].kernels);
         variants[count].name = "amx (emulated)";
         matmul_kernels_init(&variants[count].kernels, CPU_AVX2);
-        emulated_amx_init(&variants[count++].kernels);
+        emulated_amx_install(&variants[count++].kernels);
     }
 #endif
     return count;

@@ -30,9 +30,9 @@ static size_t variants_make(struct variant variants[VARIANTS_MAX]) {
     if (cpu_features() & CPU_AVX2) { /* SIMDe is compiled down to it */
         variants[count].name = "avx512 emulated";
         matvec_kernels_init(&variants[count].kernels, CPU_AVX2);
-        emulated_matvec_init_q8_32_avx512(&variants[count].kernels);
-        emulated_matvec_init_q45_k_avx512(&variants[count].kernels);
-        emulated_matvec_init_q6_k_avx512(&variants[count].kernels);
+        emulated_q8_32_avx512_install(&variants[count].kernels);
+        emulated_q45_k_avx512_install(&variants[count].kernels);
+        emulated_q6_k_avx512_install(&variants[count].kernels);
         count++;
     }
 #endif

@@ -1,4 +1,3 @@
-
 #include "base/assert.h"
 #include "base/checked.h"
 #include "kernels/abstract/abstract_internal.h"
@@ -17,20 +16,4 @@ void abstract_layout_init(struct abstract_layout *layout, size_t page_tokens, si
         layout->offset[kind] = layout->bytes;
         layout->bytes += align_up(kind_bytes, 64);
     }
-}
-
-static size_t score_scratch_bytes(const struct abstract_layout *layout, size_t group) {
-    return (group + 1) * 2 * layout->dimension * sizeof(float);
-}
-
-void abstract_kernels_init(struct abstract_kernels *kernels, cpu_mask mask) {
-    abstract_ref_install(kernels);
-    kernels->score_scratch_bytes = score_scratch_bytes;
-#if defined(__x86_64__)
-    if ((mask & CPU_AVX2) != 0) abstract_avx2_install(kernels);
-    if ((mask & CPU_AVX512) != 0) abstract_avx512_install(kernels);
-#elif defined(__aarch64__)
-    if ((mask & CPU_NEON) != 0) abstract_neon_install(kernels);
-#endif
-    (void)mask;
 }

@@ -21,7 +21,7 @@
 
 #include "kernels/attention/kv_layout.h"
 #include "kernels/score/score.h"
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum abstract_kind { ABSTRACT_MIN_MAX, ABSTRACT_MEAN_DEVIATION, ABSTRACT_KIND_COUNT };
 
@@ -70,4 +70,4 @@ struct abstract_kernels {
     size_t (*score_scratch_bytes)(const struct abstract_layout *layout, size_t group);
 };
 
-void abstract_kernels_init(struct abstract_kernels *kernels, cpu_mask mask);
+KERNELS(abstract);

@@ -12,7 +12,7 @@
 #include "kernels/abstract/abstract_internal.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/attention/kv_pack.h"
-#include "kernels/score/score_internal.h"
+#include "kernels/score/score.h"
 
 /* Elements d .. d + 7 of a key. */
 FLOATS_INLINE __m256 key_load8(const enum kv_type type, const struct abstract_build_args *args, size_t token,

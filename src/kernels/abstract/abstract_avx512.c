@@ -1,5 +1,5 @@
 #include "kernels/abstract/abstract_internal.h"
-#include "kernels/score/score_internal.h"
+#include "kernels/score/score.h"
 
 static void score(const struct abstract_score_args *args) {
     struct score_kernels kernels;

@@ -3,12 +3,6 @@
 
 #include "kernels/abstract/abstract.h"
 
-/* Each overwrites the entries that it improves. */
-void abstract_ref_install(struct abstract_kernels *kernels);
-void abstract_avx2_install(struct abstract_kernels *kernels);
-void abstract_avx512_install(struct abstract_kernels *kernels);
-void abstract_neon_install(struct abstract_kernels *kernels);
-
 /* Scores over a table of score kernels. */
 void abstract_score_over(const struct score_kernels *kernels, const struct abstract_score_args *args);
 

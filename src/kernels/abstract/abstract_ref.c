@@ -3,7 +3,7 @@
 
 #include "kernels/abstract/abstract_internal.h"
 #include "kernels/attention/attention_internal.h"
-#include "kernels/score/score_internal.h"
+#include "kernels/score/score.h"
 #include "tensor/half.h"
 
 /* The largest half that is not above x. */
@@ -66,7 +66,10 @@ static void score(const struct abstract_score_args *args) {
     abstract_score_over(&kernels, args);
 }
 
+static size_t score_scratch_bytes(const struct abstract_layout *layout, size_t group) {
+    return (group + 1) * 2 * layout->dimension * sizeof(float);
+}
+
 void abstract_ref_install(struct abstract_kernels *kernels) {
-    kernels->build = build;
-    kernels->score = score;
+    *kernels = (struct abstract_kernels){.build = build, .score = score, .score_scratch_bytes = score_scratch_bytes};
 }

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct activation_kernels {
     void (*silu_multiply)(const float *gate, const float *up, size_t count,
@@ -19,4 +19,4 @@ struct activation_kernels {
     double (*softmax)(const float *x, size_t count, float *y);
 };
 
-void activation_kernels_init(struct activation_kernels *kernels, cpu_mask mask);
+KERNELS(activation);

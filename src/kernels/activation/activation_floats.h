@@ -116,3 +116,13 @@ static double softmax(const float *x, size_t count, float *y) {
     for (; i < count; i++) y[i] *= inverse;
     return (double)shift + log(total);
 }
+
+FLOATS_INSTALL(activation, activation) {
+    kernels->silu_multiply = silu_multiply;
+    kernels->swiglu_clamped = swiglu_clamped;
+    kernels->relu = relu;
+    kernels->gelu_multiply = gelu_multiply;
+    kernels->softcap = softcap;
+    kernels->add = add;
+    kernels->softmax = softmax;
+}

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "kernels/attention/kv_layout.h"
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 /* What a softmax is taken of, of a product of query and key; softcap 0: none. */
 static inline float attention_score(float product, float scale, float softcap) {
@@ -130,4 +130,4 @@ struct attention_kernels {
     void (*load)(const struct kv_layout *layout, const void *chunk, size_t token, float *k, float *v);
 };
 
-void attention_kernels_init(struct attention_kernels *kernels, cpu_mask mask);
+KERNELS(attention);

@@ -3,33 +3,15 @@
 
 #include "kernels/attention/attention.h"
 
-/* Each overwrites the entries that it improves. */
-void attention_ref_install(struct attention_kernels *kernels);
-void attention_decode_avx2_install(struct attention_kernels *kernels);
-void attention_prefill_avx2_install(struct attention_kernels *kernels);
-void attention_decode_avx512_install(struct attention_kernels *kernels);
-void attention_prefill_avx512_install(struct attention_kernels *kernels);
-void attention_prefill_amx_install(struct attention_kernels *kernels);
-void attention_store_avx2_install(struct attention_kernels *kernels);
-void attention_store_neon_install(struct attention_kernels *kernels);
-void attention_decode_neon_install(struct attention_kernels *kernels);
-void attention_prefill_neon_install(struct attention_kernels *kernels);
-void attention_gather_neon_install(struct attention_kernels *kernels);
-void attention_gather_avx2_install(struct attention_kernels *kernels);
-void attention_gather_avx512_install(struct attention_kernels *kernels);
-void attention_gather_q4_avx2_install(struct attention_kernels *kernels);
-void attention_gather_q4_avx512_install(struct attention_kernels *kernels);
-void attention_gather_q4_neon_install(struct attention_kernels *kernels);
-
 /* The fallback of faster stores, for rows that are not halves. */
 void attention_store_ref(const struct kv_layout *layout, void *chunk, size_t token, const float *k, const float *v);
 
-/* The fallback of wider decode, prefill and gather, for rows that are not multiples of their registers. */
-void attention_prefill_avx2(const struct attention_prefill_args *args);
-size_t attention_prefill_avx2_scratch_bytes(size_t group, const struct kv_layout *layout);
-void attention_decode_avx2(const struct attention_decode_args *args);
-void attention_gather_avx2(const struct attention_gather_args *args);
-void attention_gather_q4_avx2(const struct attention_gather_args *args);
+KERNEL_VARIANTS(attention, attention_decode);
+KERNEL_VARIANTS(attention, attention_gather);
+KERNEL_VARIANTS(attention, attention_gather_q4);
+KERNEL_VARIANTS(attention, attention_prefill);
+KERNEL_VARIANTS(attention, attention_store);
+void attention_prefill_amx_install(struct attention_kernels *kernels);
 
 /* The scales of a Q8 row: dimension / KV_SCALE_GROUP halves. */
 static inline const uint16_t *kv_k_scales(const struct kv_layout *layout, const void *chunk, size_t token) {

@@ -383,3 +383,9 @@ static void merge_floats(size_t heads, size_t dimension, float *target_m, float 
                             source_o + head * source_stride);
     }
 }
+
+FLOATS_INSTALL(attention, attention_decode) {
+    kernels->decode = decode_floats;
+    kernels->decode_scratch_bytes = decode_scratch_bytes;
+    kernels->merge = merge_floats;
+}

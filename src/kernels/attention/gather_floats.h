@@ -281,3 +281,8 @@ FLOATS_INLINE void gather_shaped(const struct rows_shape shape, const struct att
 }
 
 ROWS_SHAPES(gather)
+
+FLOATS_INSTALL(attention, attention_gather) {
+    kernels->gather = gather_floats;
+    kernels->gather_scratch_bytes = gather_scratch_bytes;
+}

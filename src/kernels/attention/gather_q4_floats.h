@@ -326,6 +326,7 @@ FLOATS_INLINE struct q4_parts parts_of(const size_t k_dimension, const size_t v_
 
 /* The dimensions of most models as constants. */
 static void gather_q4_floats(const struct attention_gather_args *args) {
+    FLOATS_FILL(kv_rows_fill(args->layout, FLOATS), attention, attention_gather_q4, gather_q4, args)
     const size_t k = args->layout->k_dimension, v = args->layout->v_dimension;
     if (k == 64 && v == 64)
         gather_shaped(args, parts_of(64, 64));
@@ -333,4 +334,9 @@ static void gather_q4_floats(const struct attention_gather_args *args) {
         gather_shaped(args, parts_of(128, 128));
     else
         gather_shaped(args, parts_of(k, v));
+}
+
+FLOATS_INSTALL(attention, attention_gather_q4) {
+    kernels->gather_q4 = gather_q4_floats;
+    kernels->gather_q4_scratch_bytes = gather_q4_scratch_bytes;
 }

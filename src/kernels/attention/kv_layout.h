@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,10 @@ struct kv_layout {
 void kv_layout_init(struct kv_layout *layout, enum kv_type k_type, enum kv_type v_type, size_t k_dimension,
                     size_t v_dimension);
 
+/* Rows of K and V are multiples of so many elements. */
+static inline bool kv_rows_fill(const struct kv_layout *layout, size_t elements) {
+    return layout->k_dimension % elements == 0 && layout->v_dimension % elements == 0;
+}
 static inline const uint8_t *kv_block(const struct kv_layout *layout, const void *chunk, size_t token) {
     return (const uint8_t *)chunk + token / KV_BLOCK_TOKENS * layout->block_bytes;
 }

@@ -23,7 +23,6 @@
  * of its parts (bench/lab/attention-left-out.md).
  */
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -79,7 +78,13 @@ static size_t prefill_scratch_bytes(size_t group, const struct kv_layout *layout
     size_t rows = block_rows(group), v_padded = align_up(layout->v_dimension, PANEL);
     size_t count = rows * (layout->k_dimension + TOKENS + 2 * v_padded + 4 + FLOATS) +
                    TOKENS * (layout->k_dimension + v_padded) + 2 * (rows / TILE_ROWS);
-    return count * sizeof(float) + 64;
+    size_t bytes = count * sizeof(float) + 64;
+#if defined(FLOATS_512) /* for AVX2's entry, too */
+    struct attention_kernels narrower;
+    attention_prefill_avx2_install(&narrower);
+    bytes = max_size(bytes, narrower.prefill_scratch_bytes(group, layout));
+#endif
+    return bytes;
 }
 
 static struct prefill_block block_in(const struct attention_prefill_args *args) {
@@ -482,6 +487,7 @@ static size_t queries_alike(const struct attention_prefill_args *args, size_t qu
 }
 
 static void prefill_floats(const struct attention_prefill_args *args) {
+    FLOATS_FILL(kv_rows_fill(args->layout, FLOATS), attention, attention_prefill, prefill, args)
     struct prefill_block block = block_in(args);
     const struct kv_layout *layout = args->layout;
     const size_t step_rows = softmax_step_rows(layout->k_row_bytes + layout->v_row_bytes);
@@ -493,4 +499,10 @@ static void prefill_floats(const struct attention_prefill_args *args) {
         block.row_count = block.query_count * args->group;
         block_run(&block, step_rows);
     }
+}
+
+FLOATS_INSTALL(attention, attention_prefill) {
+    kernels->prefill = prefill_floats;
+    kernels->prefill_scratch_bytes = prefill_scratch_bytes;
+    kernels->prefill_block_rows = BLOCK_ROWS;
 }

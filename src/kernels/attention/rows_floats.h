@@ -69,6 +69,7 @@ FLOATS_INLINE void partials_end(size_t group, const float *s, float *sums) {
     static void NAME##_f16_q8(const struct attention_##NAME##_args *args) { NAME##_typed(KV_F16, KV_Q8, args); } \
     static void NAME##_q8_f16(const struct attention_##NAME##_args *args) { NAME##_typed(KV_Q8, KV_F16, args); } \
     static void NAME##_floats(const struct attention_##NAME##_args *args) {                                      \
+        FLOATS_FILL(kv_rows_fill(args->layout, FLOATS), attention, attention_##NAME, NAME, args)                 \
         if (args->layout->k_type == KV_F16)                                                                      \
             (args->layout->v_type == KV_F16 ? NAME##_f16 : NAME##_f16_q8)(args);                                 \
         else                                                                                                     \

@@ -15,3 +15,5 @@ static void store_floats(const struct kv_layout *layout, void *chunk, size_t tok
     store_halves((uint8_t *)kv_k_row(layout, chunk, token), layout->k_dimension, k);
     store_halves((uint8_t *)kv_v_row(layout, chunk, token), layout->v_dimension, v);
 }
+
+FLOATS_INSTALL(attention, attention_store) { kernels->store = store_floats; }

@@ -27,7 +27,7 @@
 #include <stddef.h>
 
 #include "kernels/attention/kv_layout.h"
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum { Q4_V_GROUP = 32 };
 
@@ -40,4 +40,4 @@ struct codec_kernels {
     void (*q4_decode)(const struct kv_layout *layout, const void *q4, void *chunk);
 };
 
-void codec_kernels_init(struct codec_kernels *kernels, cpu_mask mask);
+KERNELS(codec);

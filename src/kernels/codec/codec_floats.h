@@ -10,6 +10,8 @@
  * caches; encode 3.7 to 4.2 and 5.3 to 5.6.  The plain C: 0.3 and 0.2. */
 #pragma once
 
+#include <math.h>
+
 #include "kernels/codec/codec_internal.h"
 #include "kernels/codec/q4_floats.h"
 #include "kernels/floats.h"
@@ -161,6 +163,7 @@ FLOATS_INLINE void v_decode_group(const struct kv_layout *layout, void *chunk, c
 /* ---- chunks; dimensions are multiples of FLOATS ---- */
 
 static void q4_encode(const struct kv_layout *layout, const void *chunk, void *q4) {
+    FLOATS_FILL(kv_rows_fill(layout, FLOATS), codec, codec, q4_encode, layout, chunk, q4)
     ASSERT(layout->k_type == KV_F16 && layout->v_type == KV_F16);
     const struct q4_parts parts = q4_parts_of(layout);
     ASSERT(parts.k_dimension % FLOATS == 0 && parts.v_dimension % FLOATS == 0);
@@ -176,6 +179,7 @@ static void q4_encode(const struct kv_layout *layout, const void *chunk, void *q
 }
 
 static void q4_decode(const struct kv_layout *layout, const void *q4, void *chunk) {
+    FLOATS_FILL(kv_rows_fill(layout, FLOATS), codec, codec, q4_decode, layout, q4, chunk)
     ASSERT(layout->k_type == KV_F16 && layout->v_type == KV_F16);
     const struct q4_parts parts = q4_parts_of(layout);
     ASSERT(parts.k_dimension % FLOATS == 0 && parts.v_dimension % FLOATS == 0);
@@ -189,3 +193,5 @@ static void q4_decode(const struct kv_layout *layout, const void *q4, void *chun
             v_decode_group(layout, chunk, &parts, q4, t, v_whole, (parts.v_dimension - v_whole) / FLOATS);
     }
 }
+
+FLOATS_INSTALL(codec, codec) { *kernels = (struct codec_kernels){.q4_encode = q4_encode, .q4_decode = q4_decode}; }

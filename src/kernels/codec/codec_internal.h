@@ -5,12 +5,6 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/q4_parts.h"
 
-/* Each overwrites the entries that it improves. */
-void codec_ref_install(struct codec_kernels *kernels);
-void codec_avx2_install(struct codec_kernels *kernels);
-void codec_avx512_install(struct codec_kernels *kernels);
-void codec_neon_install(struct codec_kernels *kernels);
-
 /* Rows are f16 where these are used. */
 static inline const uint16_t *q4_k_row(const struct kv_layout *layout, const void *chunk, size_t token) {
     return (const uint16_t *)(const void *)kv_k_row(layout, chunk, token);

@@ -5,6 +5,8 @@
 #include "kernels/codec/codec_internal.h"
 #include "tensor/half.h"
 
+size_t kv_q4_chunk_bytes(const struct kv_layout *layout) { return q4_parts_of(layout).bytes; }
+
 static float level(int code, float low, float high) {
     float step = (high - low) * Q4_FIFTEENTH;
     float x = fmaf((float)code, step, low);

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 #include "tensor/type.h"
 
 enum { CONVERT_TYPES = TENSOR_TYPES }; /* indexed by enum tensor_type; NULL where there is no such type */
@@ -14,4 +13,4 @@ struct convert_kernels {
     void (*dequantize[CONVERT_TYPES])(const void *source, float *target, size_t count);
 };
 
-void convert_kernels_init(struct convert_kernels *kernels, cpu_mask mask);
+KERNELS(convert);

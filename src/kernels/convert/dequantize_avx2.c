@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/convert/codes.h"
-#include "kernels/convert/convert_internal.h"
+#include "kernels/convert/convert.h"
 #include "kernels/convert/grid.h"
 #include "tensor/half.h"
 
@@ -123,7 +123,7 @@ static inline void dequantize_grid(grid_unpack *unpack, size_t bytes, const void
 GRID_TYPES(GRID)
 #undef GRID
 
-void convert_init_avx2(struct convert_kernels *kernels) {
+void convert_avx2_install(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_F16] = dequantize_f16;
     kernels->dequantize[TENSOR_BF16] = dequantize_bf16;
     kernels->dequantize[TENSOR_Q8_0] = dequantize_q8_0;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/convert/codes.h"
-#include "kernels/convert/convert_internal.h"
+#include "kernels/convert/convert.h"
 #include "kernels/convert/grid.h"
 #include "tensor/half.h"
 
@@ -212,7 +212,8 @@ static void dequantize_grid(enum tensor_type type, const void *source, float *y,
 GRID_TYPES(GRID)
 #undef GRID
 
-void convert_init_dequantize_ref(struct convert_kernels *kernels) {
+void convert_ref_install(struct convert_kernels *kernels) {
+    memset(kernels, 0, sizeof *kernels);
     kernels->dequantize[TENSOR_F32] = dequantize_f32;
     kernels->dequantize[TENSOR_F16] = dequantize_f16;
     kernels->dequantize[TENSOR_BF16] = dequantize_bf16;

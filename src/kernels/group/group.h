@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct group_softmax_args {
     float *scores;       /* [heads][stride], count each; overwritten: the result is in the first row */
@@ -31,4 +31,4 @@ struct group_kernels {
     void (*best)(const struct group_best_args *args);
 };
 
-void group_kernels_init(struct group_kernels *kernels, cpu_mask mask);
+KERNELS(group);

@@ -99,3 +99,5 @@ static void group_best(const struct group_best_args *args) {
                                                          .best = args->best + first});
     }
 }
+
+FLOATS_INSTALL(group, group) { *kernels = (struct group_kernels){.softmax = group_softmax, .best = group_best}; }

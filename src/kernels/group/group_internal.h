@@ -13,9 +13,3 @@ static inline void group_best_of_each(const struct group_best_args *args) {
         args->best[i] = best;
     }
 }
-
-/* Each overwrites the entries that it improves. */
-void group_ref_install(struct group_kernels *kernels);
-void group_avx2_install(struct group_kernels *kernels);
-void group_avx512_install(struct group_kernels *kernels);
-void group_neon_install(struct group_kernels *kernels);

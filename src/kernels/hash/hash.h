@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "kernels/attention/kv_layout.h"
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum { HASH_BITS_MAX = 512, HASH_CODE_BYTES_MAX = HASH_BITS_MAX / 8 };
 
@@ -64,4 +64,4 @@ struct hash_kernels {
     size_t (*score_scratch_bytes)(const struct hash_layout *layout, size_t group);
 };
 
-void hash_kernels_init(struct hash_kernels *kernels, cpu_mask mask);
+KERNELS(hash);

@@ -8,10 +8,5 @@ struct hash_line {
     float offset, slope, scale;
 };
 
-/* Each overwrites the entries that it improves. */
-void hash_ref_install(struct hash_kernels *kernels);
-void hash_avx2_install(struct hash_kernels *kernels);
-void hash_avx512_install(struct hash_kernels *kernels);
 void hash_avx512popcnt_install(struct hash_kernels *kernels); /* over hash_avx512_install */
 void hash_avx512_score(const struct hash_score_args *args);
-void hash_neon_install(struct hash_kernels *kernels);

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "kernels/attention/kv_layout.h"
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum { LEVEL_PLANES_MAX = 8, LEVEL_DIMENSION_MAX = 512, LEVEL_HEADS_MAX = 64 };
 
@@ -71,4 +71,4 @@ struct level_kernels {
     void (*score)(const struct level_score_args *args);
 };
 
-void level_kernels_init(struct level_kernels *kernels, cpu_mask mask);
+KERNELS(level);

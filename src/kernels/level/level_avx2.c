@@ -74,5 +74,3 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
 }
 
 #include "kernels/level/level_score.h"
-
-void level_avx2_install(struct level_kernels *kernels) { *kernels = (struct level_kernels){.score = level_score}; }

@@ -24,9 +24,3 @@ static inline size_t level_part_words(const struct level_layout *layout, size_t 
     return layout->dimension * width / 32;
 }
 enum { LEVEL_WORD_BYTES = KV_CHUNK_TOKENS * 4 /* of all tokens */ };
-
-/* Each overwrites the entries that it does better. */
-void level_ref_install(struct level_kernels *kernels);
-void level_avx2_install(struct level_kernels *kernels);
-void level_avx512_install(struct level_kernels *kernels);
-void level_neon_install(struct level_kernels *kernels);

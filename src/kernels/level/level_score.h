@@ -81,3 +81,5 @@ static void level_score(const struct level_score_args *args) {
                    scores + head * KV_CHUNK_TOKENS + (from - first), (to - from) * sizeof(float));
     }
 }
+
+FLOATS_INSTALL(level, level) { kernels->score = level_score; }

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct mass_add_args {
     const float *scores;  /* [group][scores_stride], row_count each */
@@ -27,4 +27,4 @@ struct mass_kernels {
     void (*add)(const struct mass_add_args *args);
 };
 
-void mass_kernels_init(struct mass_kernels *kernels, cpu_mask mask);
+KERNELS(mass);

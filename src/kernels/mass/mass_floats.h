@@ -5,11 +5,10 @@
  * Bytes: 4 * group + 4 read per row, 4 read and written.  Bound: the exponentials, group / FLOATS of one per row.
  * Reached: 3.9 ns per row at group 4, one core of an AMD EPYC (Zen 3), AVX2, 2026-11-21 (bench_selection.c).
  */
-#include <math.h>
 #include <string.h>
 
 #include "kernels/floats.h"
-#include "kernels/mass/mass_internal.h"
+#include "kernels/mass/mass.h"
 
 /* The group's probabilities of rows i .. i + FLOATS - 1, `count` of which exist. */
 FLOATS_INLINE floats mass_of(const struct mass_add_args *args, size_t i, size_t count) {
@@ -42,3 +41,5 @@ static void mass_add(const struct mass_add_args *args) {
         }
     }
 }
+
+FLOATS_INSTALL(mass, mass) { kernels->add = mass_add; }

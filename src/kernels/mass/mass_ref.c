@@ -1,7 +1,7 @@
 /* The definition: the group's sum in double. */
 #include <math.h>
 
-#include "kernels/mass/mass_internal.h"
+#include "kernels/mass/mass.h"
 
 static void add(const struct mass_add_args *args) {
     for (size_t i = 0; i < args->row_count; i++) {

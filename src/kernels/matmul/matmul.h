@@ -8,9 +8,8 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 #include "tensor/type.h"
 
 struct matmul_kernels;
@@ -48,4 +47,4 @@ struct matmul_kernels {
     struct matmul_method few[MATMUL_TYPES];
 };
 
-void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask);
+KERNELS(matmul);

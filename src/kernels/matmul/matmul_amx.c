@@ -341,7 +341,8 @@ static size_t scratch_bytes(size_t columns) {
     return panel_scratch_bytes(2 * sizeof(struct tile_panel), AMX_INPUTS);
 }
 
-void matmul_amx_init(struct matmul_kernels *kernels) {
+void matmul_amx_install(struct matmul_kernels *kernels) {
+    memcpy(kernels->few, kernels->method, sizeof kernels->few);
     struct matmul_method once = {
         .form = MATMUL_FORM_BF16,
         .row_granule = TILE_ROWS,

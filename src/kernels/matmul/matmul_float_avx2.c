@@ -53,7 +53,7 @@ float_unpack *float_unpack_find(enum tensor_type type) {
 
 static void run(const struct matmul_args *args) { float_tiles_run(args, float_unpack_find(args->weight->type)); }
 
-void matmul_float_avx2_init(struct matmul_kernels *kernels) {
+void matmul_float_avx2_install(struct matmul_kernels *kernels) {
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         kernels->method[types[t]] = float_tiles_method;

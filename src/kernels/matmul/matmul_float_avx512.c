@@ -12,7 +12,7 @@
 
 static void run(const struct matmul_args *args) { float_tiles_run(args, float_unpack_find(args->weight->type)); }
 
-void matmul_float_avx512_init(struct matmul_kernels *kernels) {
+void matmul_float_avx512_install(struct matmul_kernels *kernels) {
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) { /* the inputs are AVX2's */
         ASSERT(kernels->method[types[t]].form == MATMUL_FORM_F32_TILES);

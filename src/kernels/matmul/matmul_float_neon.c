@@ -17,7 +17,7 @@ enum { RUN_COLUMNS = FLOAT_RUN_BLOCKS * PANEL_COLUMNS };
 static void rows_unpack(enum tensor_type type, const uint8_t *const row[8], size_t column_count, size_t half,
                         void *panel) {
     struct convert_kernels convert;
-    convert_kernels_init(&convert, 0);
+    convert_ref_install(&convert);
     float value[8][RUN_COLUMNS];
     size_t padded = align_up(column_count, PANEL_COLUMNS);
     for (size_t r = 0; r < 8; r++) {
@@ -49,7 +49,7 @@ static void rows_unpack(enum tensor_type type, const uint8_t *const row[8], size
             do_one(IQ1_S) do_one(IQ1_M) do_one(IQ2_XXS) do_one(IQ2_XS) do_one(IQ2_S) do_one(IQ3_XXS) do_one(IQ3_S)
 EACH_TYPE(METHOD)
 
-void matmul_float_neon_init(struct matmul_kernels *kernels) {
+void matmul_float_neon_install(struct matmul_kernels *kernels) {
 #define INSTALL(type)                                    \
     kernels->method[TENSOR_##type] = float_tiles_method; \
     kernels->method[TENSOR_##type].run = run_##type;

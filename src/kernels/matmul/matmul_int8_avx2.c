@@ -433,7 +433,7 @@ static size_t wide_scratch_bytes(size_t columns) {
     return panel_scratch_bytes(sizeof(struct wide_panel), RUN_INPUTS);
 }
 
-void matmul_int8_avx2_init(struct matmul_kernels *kernels) {
+void matmul_int8_avx2_install(struct matmul_kernels *kernels) {
     for (size_t type = 0; type < MATMUL_TYPES; type++) {
         if (code_layout_find((enum tensor_type)type).unpack != NULL)
             kernels->method[type] = (struct matmul_method){

@@ -212,7 +212,7 @@ static void prepare(const float *x, size_t x_stride, size_t input_count, size_t 
     code_inputs_prepare(x, x_stride, input_count, columns, false, input_begin, input_end, prepared);
 }
 
-void matmul_int8_avx512_init(struct matmul_kernels *kernels) {
+void matmul_int8_avx512_install(struct matmul_kernels *kernels) {
     struct matmul_method method = kernels->method[TENSOR_Q4_0]; /* the inputs are AVX2's but for their sums */
     ASSERT(method.form == MATMUL_FORM_I8_PAIRS);
     method.form = MATMUL_FORM_I8_TOTALS;

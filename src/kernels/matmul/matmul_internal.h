@@ -14,12 +14,6 @@ enum matmul_form {
     MATMUL_FORM_BF16_TWICE /* the same, each value as the sum of two bf16 */
 };
 
-/* Each fills the methods that it has and leaves the others unchanged. */
-void matmul_reference_init(struct matmul_kernels *kernels);
-void matmul_int8_avx2_init(struct matmul_kernels *kernels);
-void matmul_float_avx2_init(struct matmul_kernels *kernels);
-/* Called after the AVX2 ones, whose prepared inputs they use. */
-void matmul_int8_avx512_init(struct matmul_kernels *kernels);
-void matmul_float_avx512_init(struct matmul_kernels *kernels);
-void matmul_amx_init(struct matmul_kernels *kernels);
-void matmul_float_neon_init(struct matmul_kernels *kernels);
+KERNEL_VARIANTS(matmul, matmul_float);
+KERNEL_VARIANTS(matmul, matmul_int8);
+void matmul_amx_install(struct matmul_kernels *kernels);

@@ -26,7 +26,7 @@ static void run(const struct matmul_args *args) {
     const float *x = args->prepared;
     float *row = args->scratch; /* [columns] */
     struct convert_kernels convert;
-    convert_kernels_init(&convert, 0);
+    convert_ref_install(&convert);
     ASSERT(args->row_begin <= args->row_end && args->row_end <= weight->rows);
     for (size_t r = args->row_begin; r < args->row_end; r++) {
         const char *source = (const char *)weight->data + r * weight->row_bytes;
@@ -40,7 +40,8 @@ static void run(const struct matmul_args *args) {
     }
 }
 
-void matmul_reference_init(struct matmul_kernels *kernels) {
+void matmul_ref_install(struct matmul_kernels *kernels) {
+    memset(kernels, 0, sizeof *kernels);
     for (uint32_t type = 0; type < MATMUL_TYPES; type++) {
         const struct tensor_type_info *info = tensor_type_find(type);
         if (info == NULL || !info->is_weight) continue;

@@ -8,9 +8,8 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 #include "tensor/type.h"
 
 enum { MATVEC_INPUTS_MAX = 8, MATVEC_TYPES = TENSOR_TYPES };
@@ -40,4 +39,4 @@ struct matvec_kernels {
     void (*run[MATVEC_TYPES])(const struct matvec_args *args); /* NULL: no such weight type */
 };
 
-void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask);
+KERNELS(matvec);

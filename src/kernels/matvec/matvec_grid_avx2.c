@@ -48,7 +48,7 @@ INLINE void grid_group(const uint8_t *w, const void *const *x, size_t n, __m256 
 GRID_TYPES(RUN)
 #undef RUN
 
-void matvec_init_grid_avx2(struct matvec_kernels *kernels) {
+void matvec_grid_avx2_install(struct matvec_kernels *kernels) {
 #define RUN(name, NAME) kernels->run[TENSOR_##NAME] = run_##name;
     GRID_TYPES(RUN)
 #undef RUN

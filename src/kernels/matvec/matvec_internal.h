@@ -1,4 +1,4 @@
-/* The prepared inputs of matvec, and the fillers of its table. */
+/* The prepared inputs of matvec, and what fills its table. */
 #pragma once
 
 #include <string.h>
@@ -96,15 +96,12 @@ static inline size_t input_turned_place(size_t i) {
 _Static_assert(sizeof(struct input_q8_32) % 64 == 0, "groups stay aligned to cache lines");
 _Static_assert(sizeof(struct input_q8_256) % 64 == 0, "groups stay aligned to cache lines");
 
-void matvec_init_ref(struct matvec_kernels *kernels);
-void matvec_init_prepare_avx2(struct matvec_kernels *kernels);
-void matvec_init_plain_avx2(struct matvec_kernels *kernels);
-void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
-void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
-void matvec_init_grid_avx2(struct matvec_kernels *kernels);
-void matvec_init_q8_32_avx512(struct matvec_kernels *kernels);
-void matvec_init_q45_k_avx512(struct matvec_kernels *kernels);
-void matvec_init_q6_k_avx512(struct matvec_kernels *kernels);
-void matvec_init_plain_neon(struct matvec_kernels *kernels);
-void matvec_init_q8_neon(struct matvec_kernels *kernels);
-void matvec_init_q8_dotprod(struct matvec_kernels *kernels); /* after the NEON ones */
+KERNEL_VARIANTS(matvec, matvec_grid);
+KERNEL_VARIANTS(matvec, matvec_plain);
+KERNEL_VARIANTS(matvec, matvec_prepare);
+KERNEL_VARIANTS(matvec, matvec_q45_k);
+KERNEL_VARIANTS(matvec, matvec_q6_k);
+KERNEL_VARIANTS(matvec, matvec_q8);
+KERNEL_VARIANTS(matvec, matvec_q8_32);
+KERNEL_VARIANTS(matvec, matvec_q8_256);
+void matvec_q8_dotprod_install(struct matvec_kernels *kernels);

@@ -77,7 +77,7 @@ static void run_f32(const struct matvec_args *args) { run(args, sizeof(float), l
 static void run_f16(const struct matvec_args *args) { run(args, sizeof(uint16_t), load_f16); }
 static void run_bf16(const struct matvec_args *args) { run(args, sizeof(uint16_t), load_bf16); }
 
-void matvec_init_plain_neon(struct matvec_kernels *kernels) {
+void matvec_plain_neon_install(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_F32] = run_f32;
     kernels->run[TENSOR_F16] = run_f16;
     kernels->run[TENSOR_BF16] = run_bf16;

@@ -131,7 +131,7 @@ INLINE void q5_k_group(const uint8_t *w, const void *const *x, size_t n, __m512 
 static void run_q4_k(const struct matvec_args *args) { rows_run(args, q4_k_group, KIND(block_q4_k)); }
 static void run_q5_k(const struct matvec_args *args) { rows_run(args, q5_k_group, KIND(block_q5_k)); }
 
-void matvec_init_q45_k_avx512(struct matvec_kernels *kernels) {
+void matvec_q45_k_avx512_install(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q4_K] = run_q4_k;
     kernels->run[TENSOR_Q5_K] = run_q5_k;
 }

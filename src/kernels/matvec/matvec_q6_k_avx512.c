@@ -88,4 +88,4 @@ static void run_q6_k(const struct matvec_args *args) {
     rows_run(args, q6_k_group, kind);
 }
 
-void matvec_init_q6_k_avx512(struct matvec_kernels *kernels) { kernels->run[TENSOR_Q6_K] = run_q6_k; }
+void matvec_q6_k_avx512_install(struct matvec_kernels *kernels) { kernels->run[TENSOR_Q6_K] = run_q6_k; }

@@ -311,7 +311,7 @@ static void run_q5_k(const struct matvec_args *args) { rows_run(args, q5_k_group
 static void run_q6_k(const struct matvec_args *args) { rows_run(args, q6_k_group, KIND(block_q6_k, 8)); }
 static void run_iq4_xs(const struct matvec_args *args) { rows_run(args, iq4_xs_group, KIND(block_iq4_xs, 4)); }
 
-void matvec_init_q8_256_avx2(struct matvec_kernels *kernels) {
+void matvec_q8_256_avx2_install(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q2_K] = run_q2_k;
     kernels->run[TENSOR_Q3_K] = run_q3_k;
     kernels->run[TENSOR_Q4_K] = run_q4_k;

@@ -249,7 +249,7 @@ static void run_nvfp4(const struct matvec_args *args) {
     rows_run(args, nvfp4_group, (struct row_kind){sizeof(struct block_nvfp4), 4, sizeof(struct input_q8_32), 4, false});
 }
 
-void matvec_init_q8_32_avx2(struct matvec_kernels *kernels) {
+void matvec_q8_32_avx2_install(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q4_0] = run_q4_0;
     kernels->run[TENSOR_Q4_1] = run_q4_1;
     kernels->run[TENSOR_Q5_0] = run_q5_0;

@@ -154,7 +154,7 @@ static void run_q4_0(const struct matvec_args *args) { rows_run(args, q4_0_group
 static void run_q4_1(const struct matvec_args *args) { rows_run(args, q4_1_group, KIND(block_q4_1, true)); }
 static void run_q8_0(const struct matvec_args *args) { rows_run(args, q8_0_group, KIND(block_q8_0, true)); }
 
-void matvec_init_q8_32_avx512(struct matvec_kernels *kernels) {
+void matvec_q8_32_avx512_install(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q4_0] = run_q4_0;
     kernels->run[TENSOR_Q4_1] = run_q4_1;
     kernels->run[TENSOR_Q8_0] = run_q8_0;

@@ -1,3 +1,3 @@
 #include "kernels/matvec/q8_neon.h"
 
-void matvec_init_q8_dotprod(struct matvec_kernels *kernels) { q8_install(kernels); }
+void matvec_q8_dotprod_install(struct matvec_kernels *kernels) { q8_install(kernels); }

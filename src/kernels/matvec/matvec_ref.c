@@ -124,7 +124,7 @@ static void run_rows(const struct matvec_args *args, size_t row_begin, size_t ro
     const struct matrix *weight = args->weight;
     const struct tensor_type_info *info = tensor_type_info(weight->type);
     struct convert_kernels convert;
-    convert_kernels_init(&convert, 0);
+    convert_ref_install(&convert);
     const enum matvec_form form = forms[weight->type];
     const size_t input_bytes_each = input_bytes(form, weight->columns);
     double sums[MATVEC_INPUTS_MAX][ROWS_TOGETHER] = {0};
@@ -153,7 +153,8 @@ static void run_ref(const struct matvec_args *args) {
         run_rows(args, row, min_size(ROWS_TOGETHER, args->row_end - row));
 }
 
-void matvec_init_ref(struct matvec_kernels *kernels) {
+void matvec_ref_install(struct matvec_kernels *kernels) {
+    memset(kernels, 0, sizeof *kernels);
     kernels->input_bytes = input_bytes;
     kernels->prepare[MATVEC_FORM_F32] = prepare_f32;
     kernels->prepare[MATVEC_FORM_Q8_32] = prepare_q8_32;

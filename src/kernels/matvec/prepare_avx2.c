@@ -156,7 +156,7 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
     }
 }
 
-void matvec_init_prepare_avx2(struct matvec_kernels *kernels) {
+void matvec_prepare_avx2_install(struct matvec_kernels *kernels) {
     kernels->prepare[MATVEC_FORM_Q8_32] = prepare_q8_32;
     kernels->prepare[MATVEC_FORM_Q8_256] = prepare_q8_256;
 }

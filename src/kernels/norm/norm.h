@@ -3,11 +3,11 @@
 
 #include <stddef.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct norm_kernels {
     void (*rms)(const float *x, const float *w, float eps, size_t count, float *y); /* y may be x */
     void (*layer)(const float *x, const float *w, const float *b, float eps, size_t count, float *y);
 };
 
-void norm_kernels_init(struct norm_kernels *kernels, cpu_mask mask);
+KERNELS(norm);

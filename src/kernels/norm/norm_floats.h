@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "kernels/floats.h"
-#include "kernels/norm/norm_internal.h"
+#include "kernels/norm/norm.h"
 
 /* sum of (x - center)^power, power 1 or 2 */
 FLOATS_INLINE float power_sum(const float *x, size_t count, float center, const int power) {
@@ -49,3 +49,5 @@ static void layer(const float *x, const float *w, const float *b, float eps, siz
     }
     for (; i < count; i++) y[i] = (x[i] - mean) * inverse * w[i] + b[i];
 }
+
+FLOATS_INSTALL(norm, norm) { *kernels = (struct norm_kernels){.rms = rms, .layer = layer}; }

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "kernels/norm/norm_internal.h"
+#include "kernels/norm/norm.h"
 
 static void rms(const float *x, const float *w, float eps, size_t count, float *y) {
     double squares = 0;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct project_args {
     const uint16_t *weights;   /* A: [dimension][columns] halves */
@@ -25,4 +25,4 @@ struct project_kernels {
     void (*rows)(const struct project_args *args);
 };
 
-void project_kernels_init(struct project_kernels *kernels, cpu_mask mask);
+KERNELS(project);

@@ -1,5 +1,5 @@
 /* The definition: each sum in double. */
-#include "kernels/project/project_internal.h"
+#include "kernels/project/project.h"
 #include "tensor/half.h"
 
 static void rows(const struct project_args *args) {

@@ -1,6 +1,6 @@
 /* The rows of project over `floats`; included by project_avx2.c, project_avx512.c and project_neon.c. */
+#include "kernels/project/project.h"
 #include "kernels/project/project_floats.h"
-#include "kernels/project/project_internal.h"
 
 FLOATS_INLINE void project_store(const struct project_args *args, size_t row, size_t column, floats value) {
     size_t at = row * args->out_stride + column;
@@ -29,8 +29,11 @@ FLOATS_INLINE void project_inputs(const size_t inputs, const size_t vectors, con
 }
 
 static void project_rows(const struct project_args *args) {
+    FLOATS_FILL(args->columns % FLOATS == 0, project, project, rows, args)
     size_t row = 0;
     for (; row + 4 <= args->count; row += 4) project_inputs(4, 2, args, row);
     for (; row + 2 <= args->count; row += 2) project_inputs(2, 4, args, row);
     for (; row < args->count; row++) project_inputs(1, 8, args, row);
 }
+
+FLOATS_INSTALL(project, project) { kernels->rows = project_rows; }

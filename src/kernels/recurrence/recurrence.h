@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum { CONVOLVE_CHANNELS = 64, CONVOLVE_TAPS_MAX = 8, DELTA_DIMENSION_MAX = 256 };
 
@@ -54,4 +54,4 @@ struct recurrence_kernels {
     void (*gate)(const float *gate, size_t count, float *y); /* y *= sigmoid(gate) */
 };
 
-void recurrence_kernels_init(struct recurrence_kernels *kernels, cpu_mask mask);
+KERNELS(recurrence);

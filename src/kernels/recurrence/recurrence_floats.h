@@ -15,7 +15,7 @@
 
 #include "base/checked.h"
 #include "kernels/floats.h"
-#include "kernels/recurrence/recurrence_internal.h"
+#include "kernels/recurrence/recurrence.h"
 
 enum { DELTA_ROWS = 8, DELTA_TILE = 4 /* registers */ };
 
@@ -200,6 +200,6 @@ static void gate(const float *gates, size_t count, float *y) {
     }
 }
 
-static void install(struct recurrence_kernels *kernels) {
+FLOATS_INSTALL(recurrence, recurrence) {
     *kernels = (struct recurrence_kernels){.convolve = convolve, .delta = delta, .gate = gate};
 }

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/recurrence/recurrence_internal.h"
+#include "kernels/recurrence/recurrence.h"
 
 /* The rows of u that the next row needs, and its own behind them. */
 typedef float window[CONVOLVE_TAPS_MAX][CONVOLVE_CHANNELS];

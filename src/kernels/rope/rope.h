@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 enum rope_order { ROPE_ADJACENT, ROPE_SPLIT };
 
@@ -22,4 +22,4 @@ struct rope_kernels {
                   const float *cosine_sine);
 };
 
-void rope_kernels_init(struct rope_kernels *kernels, cpu_mask mask);
+KERNELS(rope);

@@ -2,7 +2,7 @@
  * its loads and stores and a wider variant would gain nothing that shows. */
 #include <immintrin.h>
 
-#include "kernels/rope/rope_internal.h"
+#include "kernels/rope/rope.h"
 
 /* {a0 b0 a1 b1 ...}: even elements a cos - b sin, odd ones b cos + a sin. */
 static void apply_adjacent(float *x, size_t pair_count, const float *cosine_sine) {

@@ -2,7 +2,7 @@
  * together again. */
 #include <arm_neon.h>
 
-#include "kernels/rope/rope_internal.h"
+#include "kernels/rope/rope.h"
 
 /* a cos - b sin and b cos + a sin, in place. */
 static inline void turn(float32x4_t *a, float32x4_t *b, float32x4x2_t cosine_sine) {

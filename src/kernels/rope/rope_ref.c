@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "kernels/rope/rope_internal.h"
+#include "kernels/rope/rope.h"
 
 /* position * frequency needs up to 53 + 24 bits.  The rounding of the double product, which is as large as
  * a quarter of a radian at 2^52, is computed exactly by fma and given back as a rotation of its own, so

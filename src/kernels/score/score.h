@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 /* How the scores of a group's query heads become one.
  *   SCORE_MAX      a row that one head wants is kept for it
@@ -41,4 +41,4 @@ struct score_kernels {
     size_t (*scratch_bytes)(size_t columns);
 };
 
-void score_kernels_init(struct score_kernels *kernels, cpu_mask mask);
+KERNELS(score);

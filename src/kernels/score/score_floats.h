@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels/floats.h"
-#include "kernels/score/score_internal.h"
+#include "kernels/score/score.h"
 
 enum { SCORE_ROWS = 8, SCORE_HEADS = 4, SCORE_AHEAD_BYTES = 8192, SCORE_LINE = 64 };
 
@@ -137,6 +137,7 @@ FLOATS_INLINE void score_shaped(const size_t columns, const size_t heads, const 
 }
 
 static void score_rows(const struct score_args *args) {
+    FLOATS_FILL(args->columns % FLOATS == 0, score, score, rows, args)
     const float *q = args->q;
     size_t heads = args->heads;
     if (args->aggregate == SCORE_SUM && heads > 1) {
@@ -152,3 +153,5 @@ static void score_rows(const struct score_args *args) {
     else
         score_shaped(args->columns, heads, q, args);
 }
+
+FLOATS_INSTALL(score, score) { kernels->rows = score_rows; }

@@ -1,7 +1,7 @@
 /* The definition: each dot product in double. */
 #include <math.h>
 
-#include "kernels/score/score_internal.h"
+#include "kernels/score/score.h"
 #include "tensor/half.h"
 
 static double dot(const float *q, const uint16_t *row, size_t columns) {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "platform/cpu.h"
+#include "kernels/variants.h"
 
 struct top_k_args {
     const float *scores;  /* [count] */
@@ -24,4 +24,4 @@ struct top_k_kernels {
     size_t (*scratch_bytes)(size_t count, size_t k);
 };
 
-void top_k_kernels_init(struct top_k_kernels *kernels, cpu_mask mask);
+KERNELS(top_k);

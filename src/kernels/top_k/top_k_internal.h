@@ -4,12 +4,6 @@
 #include "kernels/top_k/top_k.h"
 #include "tensor/half.h"
 
-/* Each overwrites the entries that it improves. */
-void top_k_ref_install(struct top_k_kernels *kernels);
-void top_k_avx2_install(struct top_k_kernels *kernels);
-void top_k_avx512_install(struct top_k_kernels *kernels);
-void top_k_neon_install(struct top_k_kernels *kernels);
-
 /* Exact for all inputs, digit by digit: the fallback of the others.  Needs TOP_K_REF_SCRATCH_BYTES of scratch. */
 enum { TOP_K_REF_SCRATCH_BYTES = 256 * sizeof(size_t) };
 void top_k_ref(const struct top_k_args *args);

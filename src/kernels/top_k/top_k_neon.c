@@ -31,7 +31,3 @@ static size_t keep(struct candidates *set, size_t begin, size_t end, uint32_t ke
     }
     return at;
 }
-
-void top_k_neon_install(struct top_k_kernels *kernels) {
-    *kernels = (struct top_k_kernels){.select = select_largest, .scratch_bytes = scratch_bytes};
-}

@@ -153,3 +153,7 @@ static void select_largest(const struct top_k_args *args) {
     if (last.key != UINT32_MAX) keep(&set, split, count, last.key + 1, taken);
     for (size_t i = 0; i < args->k; i++) args->indices[i] = set.indices[i] + args->index_first;
 }
+
+FLOATS_INSTALL(top_k, top_k) {
+    *kernels = (struct top_k_kernels){.select = select_largest, .scratch_bytes = scratch_bytes};
+}
