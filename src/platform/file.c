@@ -132,10 +132,12 @@ enum status file_map_check(const struct file_map *map, struct error *error) {
     const struct stat *before = &map->before;
     struct stat now;
     if (fstat(map->file, &now) != 0) return error_set_os(error, STATUS_MODEL, errno, "%s", map->path);
-    /* A time of modification can be set back, that of a change of the file's state cannot.  It moves, too, when the
-     * file's last name goes: then nobody can open it any more. */
+    /* A time of modification can be set back, that of a change of the file's state cannot.  It moves, too, when a name
+     * is added or goes (a backup by links), or rights change. */
+    const bool is_named_otherwise = now.st_nlink != before->st_nlink || now.st_mode != before->st_mode ||
+                                    now.st_uid != before->st_uid || now.st_gid != before->st_gid;
     const bool is_same = now.st_size == before->st_size && same_time(now.st_mtim, before->st_mtim) &&
-                         (same_time(now.st_ctim, before->st_ctim) || now.st_nlink == 0);
+                         (same_time(now.st_ctim, before->st_ctim) || is_named_otherwise);
     if (!is_same)
         return error_set(error, STATUS_MODEL, "%s: the file changed on disk while it was in use: start again",
                          map->path);

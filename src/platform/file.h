@@ -29,8 +29,8 @@ enum status file_map_open(struct file_map *map, const char *path, struct error *
 void file_map_close(struct file_map *map);
 
 /* STATUS_MODEL: the file may have other bytes than when it was opened, so what was computed from it is worth nothing.
- * Another file that takes its place by a rename is no change: the mapping is of the one that was opened.  Any thread.
- */
+ * Another file that takes its place by a rename is no change: the mapping is of the one that was opened; another name
+ * for it, or other rights, are none either.  Any thread. */
 enum status file_map_check(const struct file_map *map, struct error *error) STATUS_CHECKED;
 
 /* Hints for the mapped range [offset, offset + bytes).  The range is touched here and there: nothing is read ahead. */

@@ -551,6 +551,26 @@ static void test_replaced_file(void **state) {
     rig_close(&rig);
 }
 
+/* A second name and other rights, as a backup by links gives them, are no change; bytes behind them are. */
+static void test_linked_file(void **state) {
+    (void)state;
+    struct rig rig;
+    struct error error = {.message = ""};
+    char other[80];
+    rig_open(&rig, test_seed(20261128));
+    (void)limit(&rig, rig.least, NULL);
+    snprintf(other, sizeof other, "%s.other", rig.path);
+    assert_int_equal(link(rig.path, other), 0);
+    for (size_t which = 0; which < 2; which++) assert_ok(try_prompt_of(&rig, which, &error), error);
+    assert_int_equal(chmod(other, 0400), 0);
+    for (size_t which = 0; which < 2; which++) assert_ok(try_prompt_of(&rig, which, &error), error);
+    assert_int_equal(chmod(other, 0600), 0);
+    change_last_byte(other);
+    for (size_t which = 0; which < 2; which++) assert_int_equal(try_prompt_of(&rig, which, &error), STATUS_MODEL);
+    unlink(other);
+    rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
@@ -560,6 +580,7 @@ int main(void) {
         cmocka_unit_test(test_every_fault),
         cmocka_unit_test(test_changed_file),
         cmocka_unit_test(test_replaced_file),
+        cmocka_unit_test(test_linked_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
