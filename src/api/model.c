@@ -85,7 +85,8 @@ static enum status model_open(struct loam_model *model, const char *path, const 
     if (options->device != NULL && strcmp(options->device, "auto") == 0)
         request.weights_bytes = model_device_bytes(path, device_layers);
     TRY(device_open(&model->device, &request, NULL, error));
-    TRY(model_load_split(&model->model, path, model->device, device_layers, options->yarn_context, error));
+    const struct model_load_options load = {.device_layers = device_layers, .stretched = options->yarn_context};
+    TRY(model_load_with(&model->model, path, model->device, &load, error));
     if (options->weights_host_bytes > 0)
         TRY(model_limit_weights(model->model, options->weights_host_bytes, NULL, error));
     TRY(tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error));

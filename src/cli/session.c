@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "device/device_open.h"
 #include "model/model_size.h"
 #include "model/weight_stream.h"
@@ -92,7 +93,16 @@ static enum status load_model(struct session *session, const char *path, const s
                               struct error *error) {
     uint64_t stretched;
     TRY(stretched_context(options, &stretched, error));
-    TRY(model_load_split(&session->model, path, session->device, layers, stretched, error));
+    struct progress progress;
+    progress_begin(&progress, "weights", session->quiet);
+    progress.unit = PROGRESS_BYTES;
+    const struct model_load_options load = {.device_layers = layers,
+                                            .stretched = stretched,
+                                            .progress = progress_engine,
+                                            .progress_context = &progress};
+    enum status status = model_load_with(&session->model, path, session->device, &load, error);
+    progress_end(&progress);
+    TRY(status);
     const struct model *model = session->model;
     if (stretched > 0 && !session->quiet)
         fprintf(stderr,

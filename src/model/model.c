@@ -5,26 +5,27 @@
 #include "model/model_internal.h"
 #include "model/weight_stream.h"
 
-static enum status load(struct model *model, const char *path, uint64_t stretched, struct error *error) {
+static enum status load(struct model *model, const char *path, const struct model_load_options *options,
+                        struct error *error) {
     TRY(gguf_open(&model->gguf, path, error));
-    TRY(model_config_read_stretched(&model->config, &model->gguf, &model->arena, stretched, error));
-    TRY(weights_load(model, error));
+    TRY(model_config_read_stretched(&model->config, &model->gguf, &model->arena, options->stretched, error));
+    TRY(weights_load(model, options, error));
     return gguf_check(&model->gguf, error);
 }
 
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error) {
-    return model_load_split(model, path, device, SIZE_MAX, 0, error);
+    return model_load_with(model, path, device, &(struct model_load_options){.device_layers = SIZE_MAX}, error);
 }
 
-enum status model_load_split(struct model **model, const char *path, struct device *device, size_t device_layers,
-                             uint64_t stretched, struct error *error) {
+enum status model_load_with(struct model **model, const char *path, struct device *device,
+                            const struct model_load_options *options, struct error *error) {
     *model = NULL;
     struct model *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the model");
     made->device = device;
-    made->device_layers = device_layers;
+    made->device_layers = options->device_layers;
     arena_init(&made->arena);
-    enum status status = load(made, path, stretched, error);
+    enum status status = load(made, path, options, error);
     if (status != STATUS_OK) {
         model_destroy(made);
         return status;

@@ -244,12 +244,20 @@ struct model {
 /* STATUS_MODEL: the message names the file, the tensor or key, what was found and what was expected. */
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
-/* The weights of the last device_layers layers, and the output matrix, are in the device's memory.  Those of the layers
- * before, and an embedding that is not the output matrix too, are in RAM, and the device reads them over its bus in
- * each pass.  STATUS_MEMORY: the device is too small; the message says how many layers it has room for.
- * stretched: as of model_config_read_stretched. */
-enum status model_load_split(struct model **model, const char *path, struct device *device, size_t device_layers,
-                             uint64_t stretched, struct error *error) STATUS_CHECKED;
+struct model_load_options {
+    /* The weights of the last layers, so many, and the output matrix are in the device's memory.  Those of the layers
+     * before, and an embedding that is not the output matrix too, are in RAM, and the device reads them over its bus in
+     * each pass.  SIZE_MAX: all are on the device. */
+    size_t device_layers;
+    uint64_t stretched; /* model_config_read_stretched */
+    /* Behind each matrix that the device has taken: bytes of matrices so far, of all.  true: loading ends with
+     * STATUS_INTERRUPTED.  May be NULL. */
+    bool (*progress)(void *context, uint64_t done, uint64_t total);
+    void *progress_context;
+};
+/* STATUS_MEMORY: the device is too small; the message says how many layers it has room for. */
+enum status model_load_with(struct model **model, const char *path, struct device *device,
+                            const struct model_load_options *options, struct error *error) STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
 /* Keeps at most host_bytes of weights in memory and reads the others from the file for each pass (weight_stream.h).
  * Call before the first pass.  faults: tests; NULL: none. */

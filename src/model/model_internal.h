@@ -77,4 +77,5 @@ enum { LAYER_MATRICES = 20 };
 void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]);
 
 /* Fills the model's weights from model->gguf, as model->config requires. */
-enum status weights_load(struct model *model, struct error *error) STATUS_CHECKED;
+enum status weights_load(struct model *model, const struct model_load_options *options,
+                         struct error *error) STATUS_CHECKED;

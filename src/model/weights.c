@@ -28,6 +28,8 @@ struct loader {
     size_t layer;                   /* names are made for this layer */
     enum memory_kind kind;          /* of matrices */
     uint64_t free_bytes;            /* of the device, before the first matrix */
+    const struct model_load_options *options;
+    uint64_t done, total;           /* bytes of matrices */
     struct span ones;               /* float [v_dimension], where values are normed */
     struct matrix input_projection; /* of all layers (layer_input_size) */
     struct span input_norm;
@@ -138,7 +140,13 @@ static enum status put_weight(struct loader *loader, struct weight *weight) {
     if (loader->kind == MEMORY_SHARED && weight != &model->token_embedding && weight != &model->input_table)
         model->bus_bytes += weight->matrix.rows * weight->matrix.row_bytes;
     const enum status status = model->device->operations->weight_load(model->device, weight, loader->error);
-    return status == STATUS_MEMORY && loader->kind == MEMORY_DEVICE ? say_what_fits(loader) : status;
+    if (status == STATUS_MEMORY && loader->kind == MEMORY_DEVICE) return say_what_fits(loader);
+    TRY(status);
+    const struct model_load_options *options = loader->options;
+    loader->done += weight->matrix.rows * weight->matrix.row_bytes;
+    if (options->progress != NULL && options->progress(options->progress_context, loader->done, loader->total))
+        return error_set(loader->error, STATUS_INTERRUPTED, "interrupted");
+    return STATUS_OK;
 }
 
 /* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
@@ -557,6 +565,7 @@ static enum status vectors_reserve(struct loader *loader) {
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;
+        if (model_is_matrix(tensor)) loader->total += tensor->size_bytes;
         if (tensor->dimensions[2] * tensor->dimensions[3] != 1 || model_is_matrix(tensor)) continue;
         if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
             !checked_multiply(tensor->dimensions[1], bytes, &bytes) ||
@@ -601,8 +610,9 @@ static enum status load_all(struct loader *loader) {
     return vectors_flush(loader);
 }
 
-enum status weights_load(struct model *model, struct error *error) {
-    struct loader loader = {.model = model, .error = error, .free_bytes = device_memory_free(model->device)};
+enum status weights_load(struct model *model, const struct model_load_options *options, struct error *error) {
+    struct loader loader = {
+        .model = model, .error = error, .free_bytes = device_memory_free(model->device), .options = options};
     enum status status = load_all(&loader);
     free(loader.staging);
     free(loader.used);

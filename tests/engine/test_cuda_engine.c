@@ -111,7 +111,8 @@ static void weights_may_stay_in_ram(void **state) {
     tiny_model_write(&tiny, tiny_model_path("cuda-split", path, sizeof path));
     const size_t layers = rig.model[CUDA]->config.layer_count;
     model_destroy(rig.model[CUDA]);
-    assert_ok(model_load_split(&rig.model[CUDA], path, rig.device[CUDA], 1, 0, &rig.error), rig.error);
+    const struct model_load_options one = {.device_layers = 1};
+    assert_ok(model_load_with(&rig.model[CUDA], path, rig.device[CUDA], &one, &rig.error), rig.error);
     unlink(path);
     const struct model *model = rig.model[CUDA];
     uint64_t bytes = 0;

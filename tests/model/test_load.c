@@ -357,6 +357,47 @@ static void test_config(void **state) {
     unlink(path);
 }
 
+struct heard {
+    uint64_t done, total;
+    size_t calls, calls_max;
+};
+
+static bool hear(void *context, uint64_t done, uint64_t total) {
+    struct heard *heard = context;
+    assert_true(done > heard->done && done <= total);
+    *heard = (struct heard){done, total, heard->calls + 1, heard->calls_max};
+    return heard->calls == heard->calls_max;
+}
+
+/* Each matrix counts once, that of an output which is the embedding too, and parts of one for all layers. */
+static void test_progress(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "gemma4", "qwen3moe"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const struct tiny_model tiny = tiny_model_default(families[i]);
+        struct heard heard = {.calls_max = SIZE_MAX};
+        const struct model_load_options options = {
+            .device_layers = SIZE_MAX, .progress = hear, .progress_context = &heard};
+        struct error error = {0};
+        struct model *model;
+        char path[64];
+        tiny_model_write(&tiny, tiny_model_path("progress", path, sizeof path));
+        assert_ok(model_load_with(&model, path, device, &options, &error), error);
+        assert_true(heard.calls > model->config.layer_count);
+        assert_int_equal(heard.done, heard.total);
+        model_destroy(model);
+        heard = (struct heard){.calls_max = 3};
+        assert_int_equal(model_load_with(&model, path, device, &options, &error), STATUS_INTERRUPTED);
+        assert_int_equal(heard.calls, 3);
+        unlink(path);
+    }
+}
+
+static enum status load_stretched(struct model **model, const char *path, uint64_t tokens, struct error *error) {
+    const struct model_load_options options = {.device_layers = SIZE_MAX, .stretched = tokens};
+    return model_load_with(model, path, device, &options, error);
+}
+
 /* A context that is stretched is as of a file that says so, also where layers with windows have a table of their
  * own. */
 static void test_stretched(void **state) {
@@ -371,8 +412,8 @@ static void test_stretched(void **state) {
         tiny.scaling = NULL;
         tiny_model_write(&tiny, tiny_model_path("stretched", path, sizeof path));
         assert_ok(model_load(&plain, path, device, &error), error);
-        assert_ok(model_load_split(&asked, path, device, SIZE_MAX, 2048, &error), error);
-        assert_int_equal(model_load_split(&said, path, device, SIZE_MAX, 512, &error), STATUS_USAGE);
+        assert_ok(load_stretched(&asked, path, 2048, &error), error);
+        assert_int_equal(load_stretched(&said, path, 512, &error), STATUS_USAGE);
         assert_non_null(strstr(error.message, "found a context of 512 tokens, expected more than the 512"));
         tiny.scaling = "yarn", tiny.factor = 4, tiny.original_context = 512;
         tiny_model_write(&tiny, path);
@@ -391,7 +432,7 @@ static void test_stretched(void **state) {
         assert_int_equal(asked->config.context_length, 2048);
         assert_int_equal(asked->config.stretched_from, 512);
         model_destroy(said);
-        assert_int_equal(model_load_split(&said, path, device, SIZE_MAX, 4096, &error), STATUS_USAGE);
+        assert_int_equal(load_stretched(&said, path, 4096, &error), STATUS_USAGE);
         assert_non_null(strstr(error.message, "the file scales its positions already"));
         model_destroy(plain);
         model_destroy(asked);
@@ -400,7 +441,7 @@ static void test_stretched(void **state) {
     const struct tiny_model learned = tiny_model_default("opt");
     struct model *model;
     tiny_model_write(&learned, path);
-    assert_int_equal(model_load_split(&model, path, device, SIZE_MAX, 1024, &error), STATUS_USAGE);
+    assert_int_equal(load_stretched(&model, path, 1024, &error), STATUS_USAGE);
     assert_non_null(strstr(error.message, "positions are learned"));
     unlink(path);
 }
@@ -567,7 +608,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_stretched),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_stretched),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_step_share),    cmocka_unit_test(test_is_matrix),
