@@ -106,8 +106,8 @@ static void test_faults(void **state) {
     expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
     expect_failure("memory=14M", "cuda", NULL, 5, "of 14.00 MiB are free, device memory of");
-    expect_failure("memory=12M", "cuda", NULL, 5, "KV cache: cuda: ");
-    expect_failure("memory=12M", "cuda", NULL, 5, "try a smaller -c, or fewer layers on cuda (-ngl)");
+    expect_failure("memory=13500K", "cuda", NULL, 5, "KV cache: cuda: ");
+    expect_failure("memory=13500K", "cuda", NULL, 5, "try a smaller -c, or fewer layers on cuda (-ngl)");
     expect_failure("seed=1", "cuda", "--preset=hata", 1,
                    "select=hash: the cuda device cannot choose so: try --set page=8");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,
