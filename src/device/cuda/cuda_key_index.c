@@ -190,10 +190,8 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
     const uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
-    cuda_work_launch(
-        s->stream, name,
-        (struct cuda_shape){(chunks + 7) / 8, s->kv_heads, rows, 256, (size_t)(s->group + 3) / 4 * 4 * query_bytes},
-        &score);
+    const uint32_t parts = (s->group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS;
+    cuda_work_launch(s->stream, name, (struct cuda_shape){(chunks + 7) / 8, s->kv_heads * parts, rows, 256, 0}, &score);
 }
 
 static enum spread_aggregate spread_aggregate_of(enum score_aggregate aggregate) {

@@ -498,7 +498,8 @@ struct cuda_level_query_args {
 };
 
 /* level_score_PLANES: a unit's score times log2 e, [row][head][unit_stride] floats; grid {ceil(chunks / 8),
- * kv_head_count, row_count}, 256 threads; shared: group * query_bytes, the group rounded up to 4. */
+ * kv_head_count * ceil(group / LEVEL_SCORE_HEADS), row_count}, 256 threads. */
+enum { LEVEL_SCORE_HEADS = 8 };
 struct cuda_level_score_args {
     uint64_t step, rows, items, pools, queries, scores;
     uint64_t lists; /* struct cuda_list [row][kv head] */

@@ -7,9 +7,9 @@ not there once, since the kernel has changed, ends the build with the bug's name
 import pathlib
 import sys
 
-MATMUL, WGMMA, PREFILL, DECODE, MATVEC, ROWS, NORM, CHOOSE, FETCH, STATE = FILES = (
+MATMUL, WGMMA, PREFILL, DECODE, MATVEC, ROWS, NORM, LEVEL, CHOOSE, FETCH, STATE = FILES = (
     "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h", "attention_decode.h", "matvec.h", "rows.h",
-    "kernels/norm.cu", "kernels/choose.cu", "kernels/fetch.cu", "kernels/recurrence.cu")
+    "kernels/norm.cu", "kernels/level_score.cu", "kernels/choose.cu", "kernels/fetch.cu", "kernels/recurrence.cu")
 BUGS = [  # file, name, text, what it becomes; without that its first statement is left out
     (MATMUL, "EXPERTS_EXPERT", "tile.expert * args.expert_rows",
      "(tile.expert - planted(EXPERTS_EXPERT)) * args.expert_rows"),
@@ -101,6 +101,18 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (NORM, "NORM_HEADS_LAST", "if (lane + i * 32 < count)", "if (lane + i * 32 + planted(NORM_HEADS_LAST) < count)"),
     (NORM, "NORM_QUANTIZE_WAIT",
      "dependency_wait();\n    if (block_x() >= step_rows(args.step, args.row_count)) return;\n    char"),
+    (LEVEL, "LEVEL_QUERY_WAIT", "dependency_wait();\n    const uint32_t head"),
+    (LEVEL, "LEVEL_QUERY_UNMET", "block_barrier();"),
+    (LEVEL, "LEVEL_WAIT", "dependency_wait();\n    if (row"),
+    (LEVEL, "LEVEL_LAST_WORD", "w < words ?", "w < words + planted(LEVEL_LAST_WORD) ?"),
+    (LEVEL, "LEVEL_FRAGMENT", "a[4] = {even & mask,", "a[4] = {(planted(LEVEL_FRAGMENT) ? odd : even) & mask,"),
+    (LEVEL, "LEVEL_BYTES", "load8_written(from + f * 4)", "load8_written(from + (f ^ planted(LEVEL_BYTES) * 2) * 4)"),
+    (LEVEL, "LEVEL_ROW", "queries + smaller(lane / 4,", "queries + smaller(lane / 4 + planted(LEVEL_ROW),"),
+    (LEVEL, "LEVEL_COLUMN", "lane % 4 * 2 + c;", "lane % 4 * 2 + (c ^ planted(LEVEL_COLUMN));"),
+    (LEVEL, "LEVEL_CENTER_LANE", "(lane % 2 * 2 + c) * 8)", "(lane % 2 * 2 + (c ^ planted(LEVEL_CENTER_LANE))) * 8)"),
+    (LEVEL, "LEVEL_CENTER_PART", "by = 4; by > 0;", "by = 4; by > planted(LEVEL_CENTER_PART);"),
+    (LEVEL, "LEVEL_UNIT", "by < lane_groups;", "by < lane_groups >> planted(LEVEL_UNIT);"),
+    (LEVEL, "LEVEL_LAST_HEAD", "LEVEL_SCORE_HEADS), list", "LEVEL_SCORE_HEADS) - planted(LEVEL_LAST_HEAD), list"),
     (CHOOSE, "CHOOSE_WAIT", "dependency_wait();"),
     (CHOOSE, "CHOOSE_OVERWRITE", "block_barrier(); /* the last head's are read */"),
     (CHOOSE, "CHOOSE_TOTAL", "block_barrier();\n    float total"),

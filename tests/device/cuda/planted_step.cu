@@ -1,4 +1,5 @@
-/* planted_step: norms, products, choices, fetches and states of a decode step, with bugs to choose from (plant.py). */
+/* planted_step: norms, products, scores, choices, fetches and states of a decode step, with bugs to choose from
+ * (plant.py). */
 #include <stdint.h>
 
 #include "device/cuda/planted_text.h"
@@ -9,6 +10,7 @@ uint32_t planted_bug;
 
 #include "device/cuda/kernels/choose.cu"
 #include "device/cuda/kernels/fetch.cu"
+#include "device/cuda/kernels/level_score.cu"
 #include "device/cuda/kernels/norm.cu"
 #include "device/cuda/kernels/recurrence.cu"
 #include "device/cuda/matvec.h"

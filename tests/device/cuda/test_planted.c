@@ -1,6 +1,6 @@
-/* Bugs in the text of kernels (plant.py), of norms, products, choices, fetches and states: each shows for every seed.
- * What the kernels give without a bug, others compare with the definition: test_rows.c, test_matvec.c, test_choice.c,
- * test_fetch.c, test_cuda_device.c. */
+/* Bugs in the text of kernels (plant.py), of norms, products, scores, choices, fetches and states: each shows for every
+ * seed.  What the kernels give without a bug, others compare with the definition: test_rows.c, test_matvec.c,
+ * test_choice.c, test_fetch.c, test_cuda_device.c. */
 #include "planted_runs.h"
 
 #include "base/random.h"
@@ -204,6 +204,60 @@ static void bugs_of_norms_are_seen(void **state) {
     bugs_are_seen(norms_init, NORM_BEGIN, NORM_END, 13);
 }
 
+/* ---- scores of a chunk: heads beyond a launch's, tokens of words that fill no four, units of two lanes */
+
+static void scores_init(void) {
+    enum { WIDTH = 96, SCORED = 9, FACTORS = WIDTH * 8, CENTER = FACTORS + 128, QUERY = 512, UNITS_SCORED = 4 };
+    static struct cuda_level_query_args query;
+    static struct cuda_level_score_args score;
+    uint8_t *block = in_take(CENTER + WIDTH * 2);
+    for (size_t i = 0; i < FACTORS; i++) block[i] = (uint8_t)random_below(&rig.random, 256);
+    for (size_t i = FACTORS; i < CENTER + WIDTH * 2; i += 2)
+        *(uint16_t *)(void *)(block + i) = float_to_half((float)random_normal(&rig.random));
+    uint16_t *rotation = in_take(WIDTH * WIDTH * sizeof *rotation);
+    for (size_t i = 0; i < WIDTH; i++) rotation[i * WIDTH + i] = float_to_half(1);
+    struct cuda_pools *pools = in_take(sizeof *pools);
+    pools->pool[0] = (struct cuda_pool){.base = {(uintptr_t)block}, .slots_per_buffer = 1};
+    uint32_t *page = in_take(sizeof *page);
+    *page = 1u << 30;
+    struct step_item *item = in_take(sizeof *item);
+    *item = (struct step_item){.index_pages = (uintptr_t)page};
+    struct cuda_list *list = in_take(sizeof *list);
+    *list = (struct cuda_list){.end = 64, .picks = 16};
+    query = (struct cuda_level_query_args){.q = floats_in(SCORED * WIDTH),
+                                           .rotation = (uintptr_t)rotation,
+                                           .queries = (uintptr_t)out_take(SCORED * QUERY),
+                                           .row_count = 1,
+                                           .k_dimension = WIDTH,
+                                           .head_count = SCORED,
+                                           .group = SCORED,
+                                           .query_bytes = QUERY,
+                                           .planes = 1};
+    score = (struct cuda_level_score_args){.rows = (uintptr_t)in_take(sizeof(struct step_row)),
+                                           .items = (uintptr_t)item,
+                                           .pools = (uintptr_t)pools,
+                                           .queries = query.queries,
+                                           .scores = floats_out(SCORED * UNITS_SCORED),
+                                           .lists = (uintptr_t)list,
+                                           .row_count = 1,
+                                           .kv_head_count = 1,
+                                           .group = SCORED,
+                                           .query_bytes = QUERY,
+                                           .dimension = WIDTH,
+                                           .factors_offset = FACTORS,
+                                           .center_offset = CENTER,
+                                           .unit_stride = UNITS_SCORED,
+                                           .scale = 1,
+                                           .unit_tokens = 16};
+    launch_add("level_query", SCORED, 1, 128, WIDTH * sizeof(float), &query);
+    launch_add("level_score_1", 1, 2, 256, 0, &score);
+}
+
+static void bugs_of_scores_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(scores_init, LEVEL_BEGIN, LEVEL_END, 21);
+}
+
 /* ---- a choice of units with equal scores, and a list that is taken once more */
 
 enum { CANDIDATES = 300, UNIT = 8, TAKEN = 70, WINDOW = 20, GROUP = 2, KEPT = 24 };
@@ -366,8 +420,8 @@ static void bugs_of_states_are_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
-        cmocka_unit_test(bugs_of_choices_are_seen),  cmocka_unit_test(bugs_of_fetches_are_seen),
-        cmocka_unit_test(bugs_of_states_are_seen),
+        cmocka_unit_test(bugs_of_scores_are_seen),   cmocka_unit_test(bugs_of_choices_are_seen),
+        cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_states_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
- * chunk, a lane two of its tokens; codes are read once for all heads of a group.  Bound by memory at up to
- * four heads: some 50 instructions a token and head against dimension / 8 + 2 bytes. */
+ * chunk, up to 8 heads at once: mma multiplies tokens' numbers by the heads' bytes.  Lane 4 g + t has tokens 8 g .. 8 g
+ * + 7, so that no unit of 8 needs another lane: of their codes every fourth word from t on, of their scores heads 2 t
+ * and 2 t + 1. */
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
@@ -55,100 +56,136 @@ KERNEL(level_query, cuda_level_query_args, 128, 4) {
 
 /* ---- scores */
 
-/* The sums of numbers times the query's bytes, of two tokens and HEADS heads. */
-template <int PLANES, int HEADS>
-DEVICE void numbers_sum(const uint32_t *codes, const char *queries, uint32_t query_bytes, uint32_t dimension,
-                        int32_t sums[HEADS][2]) {
+enum { LANE_TOKENS = 8 };
+
+/* A word of codes of each of a lane's tokens. */
+struct level_words {
+    uint32_t word[LANE_TOKENS];
+};
+DEVICE struct level_words words_load(const char *index, uint32_t w) {
+    const char *from = index + (w * KV_CHUNK_TOKENS + lane_index() / 4 * LANE_TOKENS) * 4;
+    const struct u32x4 a = load16_written(from), b = load16_written(from + 16);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+
+/* sums[i][2 r + c]: of a lane's token 2 i + r and head 2 t + c, numbers times the query's bytes.  now: word t of the
+ * `words` that a token has, or the last; bytes: of head g.  Coordinates come in the order in which codes have them. */
+template <int PLANES>
+DEVICE void numbers_multiply(const char *index, struct level_words now, const char *bytes, uint32_t words,
+                             int32_t (&sums)[LANE_TOKENS / 2][4]) {
     enum { FIELDS = 8 / PLANES };
-    const uint32_t mask = ((1u << PLANES) - 1) * 0x01010101u;
-    UNROLL
-    for (uint32_t h = 0; h < HEADS; h++) sums[h][0] = sums[h][1] = 0;
-    for (uint32_t w = 0; w < dimension * PLANES / 32; w++) {
-        const uint32_t first = codes[w * KV_CHUNK_TOKENS + lane_index()],
-                       second = codes[w * KV_CHUNK_TOKENS + 32 + lane_index()];
+    for (uint32_t begin = 0; begin < words; begin += 4) {
+        const uint32_t w = begin + lane_index() % 4, mask = w < words ? ((1u << PLANES) - 1) * 0x01010101u : 0;
+        const char *from = bytes + smaller(w, words - 1) * FIELDS * 4;
+        if (begin != 0) now = words_load(index, smaller(w, words - 1));
         UNROLL
-        for (uint32_t i = 0; i < FIELDS; i++) {
-            const uint32_t a = first >> i * PLANES & mask, b = second >> i * PLANES & mask;
+        for (uint32_t f = 0; f < FIELDS; f += 2) {
+            const struct u32x2 x = load8_written(from + f * 4);
             UNROLL
-            for (uint32_t h = 0; h < HEADS; h++) {
-                const uint32_t x =
-                    ((const uint32_t *)(const void *)(queries + h * query_bytes))[w * FIELDS + i];
-                sums[h][0] = dot4(a, x, sums[h][0]);
-                sums[h][1] = dot4(b, x, sums[h][1]);
+            for (uint32_t i = 0; i < LANE_TOKENS / 2; i++) {
+                const uint32_t even = now.word[2 * i] >> f * PLANES, odd = now.word[2 * i + 1] >> f * PLANES,
+                               a[4] = {even & mask, odd & mask, even >> PLANES & mask, odd >> PLANES & mask};
+                matrix_multiply_bytes(sums[i], a, x.x, x.y);
             }
         }
     }
 }
 
-/* The best of so many neighbour lanes, or of all. */
-DEVICE float lanes_best(float score, uint32_t count) {
-    for (uint32_t by = 1; by < count && by < 32; by <<= 1) score = larger(score, lane_xor(score, by));
-    return score;
-}
-
-template <int PLANES, int HEADS>
-DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *index, const char *queries,
-                        uint32_t chunk, uint32_t head_count, const struct cuda_list &list, float *scores) {
-    const uint32_t lane = lane_index(), tail = (uint32_t)sizeof(struct level_query_head) + args.dimension * 4;
-    const uint16_t *factors = (const uint16_t *)(const void *)(index + args.factors_offset),
-                   *center = (const uint16_t *)(const void *)(index + args.center_offset);
-    const float factor = args.scale * 1.44269504f,
-                f[2] = {half_value(factors[lane]), half_value(factors[lane + 32])};
-    int32_t sums[HEADS][2];
-    numbers_sum<PLANES, HEADS>((const uint32_t *)(const void *)index, queries + tail, args.query_bytes,
-                               args.dimension, sums);
-    UNROLL
-    for (uint32_t h = 0; h < HEADS; h++) {
-        const char *query = queries + h * args.query_bytes;
-        const struct level_query_head *numbers = (const struct level_query_head *)(const void *)query;
-        const float *floats = (const float *)(const void *)(query + sizeof *numbers);
-        float common = 0;
-        for (uint32_t j = lane; j < args.dimension; j += 32)
-            common = multiply_add(floats[j], half_value(center[j]), common);
-        common = warp_sum(common);
-        float best[2];
-        UNROLL
-        for (uint32_t i = 0; i < 2; i++) {
-            const float own = 2 * numbers->step * (float)sums[h][i] - numbers->offset;
-            best[i] = lanes_best(factor * multiply_add(f[i], own, common), args.unit_tokens);
+/* The products of a lane's two heads with the center, 4 heads at once: of each, 8 lanes have 4 neighbours of every 32
+ * coordinates, and then the sum of all. */
+DEVICE void center_multiply(const char *center, const char *queries, uint32_t query_bytes, uint32_t head_count,
+                            uint32_t dimension, float (&products)[2]) {
+    const uint32_t lane = lane_index(), place = lane % 8 * 4;
+    ROLLED
+    for (uint32_t first = 0; first < head_count; first += 4) {
+        const char *query = queries + smaller(first + lane / 8, head_count - 1) * query_bytes +
+                            sizeof(struct level_query_head) + place * sizeof(float);
+        const char *from = center + place * sizeof(uint16_t);
+        float sums[4] = {};
+        for (uint32_t begin = 0; begin < dimension; begin += 32) {
+            const struct u32x2 a = load8_written(query + begin * sizeof(float)),
+                               b = load8_written(query + begin * sizeof(float) + 8),
+                               c = load8_written(from + begin * sizeof(uint16_t));
+            sums[0] = multiply_add(bits_float(a.x), half_value(c.x & 0xffff), sums[0]);
+            sums[1] = multiply_add(bits_float(a.y), half_value(c.x >> 16), sums[1]);
+            sums[2] = multiply_add(bits_float(b.x), half_value(c.y & 0xffff), sums[2]);
+            sums[3] = multiply_add(bits_float(b.y), half_value(c.y >> 16), sums[3]);
         }
-        if (args.unit_tokens == KV_CHUNK_TOKENS) best[0] = larger(best[0], best[1]);
         UNROLL
-        for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t token = chunk * KV_CHUNK_TOKENS + i * 32 + lane;
-            if (h >= head_count || token % args.unit_tokens != 0) continue;
-            scores[(uint64_t)h * args.unit_stride + token / args.unit_tokens] =
-                token >= list.begin && token < list.end ? best[i] : SCORE_NONE;
+        for (uint32_t i = 0; i < 4; i++)
+            UNROLL
+            for (uint32_t by = 4; by > 0; by >>= 1) sums[i] += lane_xor(sums[i], by);
+        const float sum = sums[0] + sums[2] + (sums[1] + sums[3]);
+        UNROLL
+        for (uint32_t c = 0; c < 2; c++) {
+            const float of_head = lane_get(sum, (lane % 2 * 2 + c) * 8);
+            products[c] = lane % 4 / 2 == first / 4 ? of_head : products[c];
         }
     }
 }
 
+/* The best of a unit whose tokens are those of so many groups of 4 lanes. */
+DEVICE float unit_best(float (&scores)[LANE_TOKENS], uint32_t lane_groups) {
+    UNROLL
+    for (uint32_t by = 1; by < LANE_TOKENS; by <<= 1)
+        UNROLL
+        for (uint32_t i = 0; i < LANE_TOKENS; i += 2 * by) scores[i] = larger(scores[i], scores[i + by]);
+    float best = scores[0];
+    for (uint32_t by = 1; by < lane_groups; by <<= 1) best = larger(best, lane_xor(best, 4 * by));
+    return best;
+}
+
+/* Scores of a chunk by up to LEVEL_SCORE_HEADS heads. */
+template <int PLANES>
+DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *index, const char *queries,
+                        uint32_t chunk, uint32_t head_count, const struct cuda_list &list, float *scores) {
+    const uint32_t lane = lane_index(), bytes = (uint32_t)sizeof(struct level_query_head) + args.dimension * 4;
+    const struct level_words first = words_load(index, smaller(lane % 4, args.dimension * PLANES / 32 - 1));
+    const float factor = args.scale * 1.44269504f;
+    float common[2] = {};
+    center_multiply(index + args.center_offset, queries, args.query_bytes, head_count, args.dimension, common);
+    const struct u32x4 halves = load16_written(index + args.factors_offset + lane / 4 * LANE_TOKENS * 2);
+    const uint32_t pairs[] = {halves.x, halves.y, halves.z, halves.w};
+    int32_t sums[LANE_TOKENS / 2][4] = {};
+    numbers_multiply<PLANES>(index, first, queries + smaller(lane / 4, head_count - 1) * args.query_bytes + bytes,
+                             args.dimension * PLANES / 32, sums);
+    const uint32_t token = chunk * KV_CHUNK_TOKENS + lane / 4 * LANE_TOKENS,
+                   unit = token >> __builtin_ctz(args.unit_tokens);
+    UNROLL
+    for (uint32_t c = 0; c < 2; c++) {
+        const uint32_t h = lane % 4 * 2 + c;
+        const struct u32x2 numbers = load8_written(queries + smaller(h, head_count - 1) * args.query_bytes);
+        const float step = bits_float(numbers.x), offset = bits_float(numbers.y);
+        float own[LANE_TOKENS];
+        UNROLL
+        for (uint32_t i = 0; i < LANE_TOKENS; i++) {
+            const float f = half_value(pairs[i / 2] >> i % 2 * 16 & 0xffff);
+            own[i] = factor * multiply_add(f, 2 * step * (float)sums[i / 2][i % 2 * 2 + c] - offset, common[c]);
+        }
+        const float best = unit_best(own, args.unit_tokens / LANE_TOKENS);
+        if (h < head_count && (token & (args.unit_tokens - 1)) == 0)
+            scores[(uint64_t)h * args.unit_stride + unit] = token >= list.begin && token < list.end ? best : SCORE_NONE;
+    }
+}
+
 template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_args &args) {
-    enum { HEADS = 4 };
-    char *queries = SHARED_ARRAY(char);
-    const uint32_t kv_head = block_y(), row = block_z();
+    const uint32_t row = block_z(), chunk = block_x() * 8 + warp_index();
     dependents_start();
     dependency_wait();
     if (row >= step_rows(args.step, args.row_count)) return;
+    uint32_t kv_head = block_y(), h = 0; /* h: the first head of the group's */
+    for (; kv_head >= args.kv_head_count; kv_head -= args.kv_head_count) h += LEVEL_SCORE_HEADS;
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
     const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
-    const uint32_t chunk = block_x() * 8 + thread_index() / 32;
-    if (block_x() * 8 * KV_CHUNK_TOKENS >= list.end || list.picks == 0) return;
-    const uint64_t head_first = (uint64_t)row * args.kv_head_count * args.group + kv_head * args.group;
-    const uint32_t *from = (const uint32_t *)(at<char>(args.queries) + head_first * args.query_bytes);
-    const uint32_t padded = (args.group + HEADS - 1) / HEADS * HEADS;
-    for (uint32_t i = thread_index(); i < padded * args.query_bytes / 4; i += 256)
-        ((uint32_t *)(void *)queries)[i] = i < args.group * args.query_bytes / 4 ? from[i] : 0;
-    block_barrier();
-    if (chunk * KV_CHUNK_TOKENS >= list.end) return;
+    if (chunk * KV_CHUNK_TOKENS >= list.end || list.picks == 0) return;
+    const uint64_t head = (uint64_t)(row * args.kv_head_count + kv_head) * args.group + h;
     const char *index = chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
-    for (uint32_t h = 0; h < args.group; h += HEADS)
-        chunk_score<PLANES, HEADS>(args, index, queries + h * args.query_bytes, chunk,
-                                   smaller(args.group - h, HEADS), list,
-                                   at<float>(args.scores) + (head_first + h) * args.unit_stride);
+    chunk_score<PLANES>(args, index, at<char>(args.queries) + head * args.query_bytes, chunk,
+                        smaller(args.group - h, LEVEL_SCORE_HEADS), list,
+                        at<float>(args.scores) + head * args.unit_stride);
 }
 
-KERNEL(level_score_1, cuda_level_score_args, 256, 2) { level_score_run<1>(args); }
-KERNEL(level_score_2, cuda_level_score_args, 256, 2) { level_score_run<2>(args); }
-KERNEL(level_score_4, cuda_level_score_args, 256, 2) { level_score_run<4>(args); }
+KERNEL(level_score_1, cuda_level_score_args, 256, 4) { level_score_run<1>(args); }
+KERNEL(level_score_2, cuda_level_score_args, 256, 4) { level_score_run<2>(args); }
+KERNEL(level_score_4, cuda_level_score_args, 256, 4) { level_score_run<4>(args); }
