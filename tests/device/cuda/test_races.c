@@ -1,16 +1,11 @@
 /* Under ThreadSanitizer, with which this test is built in every build, a fibre is a thread: a race between
  * threads of a block is named by the lines of the kernel, and a kernel without one is quiet. */
-#include "seed.h"
+#include "planted_runs.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "device/cuda/executor.h"
 #include "device/cuda/kernels_sm90a.h"
 #include "device/cuda/planted.h"
-#include "device/cuda/planted_text.h"
 
 /* A child of this test has no threads to wait for at its end. */
 const char *__tsan_default_options(void);
@@ -33,7 +28,6 @@ static void tiles_run(void) {
 
 /* Products of experts by wgmma (plant.py): a tile of 65 rows, whose stages go round. */
 enum { EXPERTS_COLUMNS = 512, EXPERTS_ROWS = 65, EXPERTS_OUTPUTS = 128 };
-extern uint32_t planted_bug;
 static struct {
     _Alignas(16) uint16_t x[EXPERTS_ROWS * EXPERTS_COLUMNS], w[EXPERTS_OUTPUTS * EXPERTS_COLUMNS];
     float scales[EXPERTS_ROWS], y[EXPERTS_ROWS * EXPERTS_OUTPUTS];
@@ -66,50 +60,40 @@ static void product_run(enum planted_bug bug, uint64_t seed) {
     executor_launch(executor_find("planted_product"), grid, block, 2304, &args, seed);
 }
 
-/* Of one kernel with a bug, or of all as they are: how the program ends, and, in `text`, what the sanitizer says. */
-static int run_apart(enum planted_bug bug, enum planted_text_bug experts_bug, uint64_t seed) {
-    int ends[2], result;
-    size_t length = 0;
-    assert_int_equal(pipe(ends), 0);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(ends[1], 2);
-        if (experts_bug == TEXT_RIGHT) product_run(bug, seed);
-        if (bug == PLANTED_NONE) experts_run(experts_bug, seed);
-        if (bug == PLANTED_NONE && experts_bug == TEXT_RIGHT) tiles_run();
-        exit(0);
-    }
-    close(ends[1]);
-    for (ssize_t got; (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
-        length += (size_t)got;
-    text[length] = 0;
-    close(ends[0]);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    return result;
+/* One kernel with a bug. */
+static const struct {
+    enum planted_bug bug;
+    enum planted_text_bug experts_bug; /* two warpgroups store the same outputs */
+    const char *file;
+} cases[] = {{PLANTED_BARRIER, TEXT_RIGHT, "planted.cu:"},
+             {PLANTED_REUSE, TEXT_RIGHT, "planted.cu:"},
+             {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"}};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Of CASES: all kernels as they are.  The sanitizer's code is that of an exit. */
+static int run(int which, uint64_t seed) {
+    const enum planted_bug bug = which < CASES ? cases[which].bug : PLANTED_NONE;
+    const enum planted_text_bug experts_bug = which < CASES ? cases[which].experts_bug : TEXT_RIGHT;
+    if (experts_bug == TEXT_RIGHT) product_run(bug, seed);
+    if (bug == PLANTED_NONE) experts_run(experts_bug, seed);
+    if (bug == PLANTED_NONE && experts_bug == TEXT_RIGHT) tiles_run();
+    exit(0);
 }
 
 static void races_are_named(void **state) {
     (void)state;
-    static const struct {
-        enum planted_bug bug;
-        enum planted_text_bug experts_bug; /* two warpgroups store the same outputs */
-        const char *file;
-    } cases[] = {{PLANTED_BARRIER, TEXT_RIGHT, "planted.cu:"},
-                 {PLANTED_REUSE, TEXT_RIGHT, "planted.cu:"},
-                 {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (int i = 0; i < CASES; i++)
         for (uint64_t seed = 0; seed < 3; seed++) {
-            const int result = run_apart(cases[i].bug, cases[i].experts_bug, test_seed(1) + seed);
+            const int result = run_apart(run, i, test_seed(1) + seed, text, sizeof text);
             if (result == 0 || strstr(text, "data race") == NULL || strstr(text, cases[i].file) == NULL)
-                fail_msg("case %zu, seed %llu: %s", i, (unsigned long long)seed, text);
+                fail_msg("case %d, seed %llu: %s", i, (unsigned long long)seed, text);
         }
 }
 
 static void right_ones_are_quiet(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++)
-        if (run_apart(PLANTED_NONE, TEXT_RIGHT, test_seed(1) + seed) != 0)
+        if (run_apart(run, CASES, test_seed(1) + seed, text, sizeof text) != 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, text);
 }
 
