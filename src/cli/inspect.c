@@ -10,6 +10,7 @@
 #include "cli/model_type.h"
 #include "cli/output.h"
 #include "cli/utf8.h"
+#include "device/device_list.h"
 #include "model/model.h"
 #include "model/model_size.h"
 #include "plan/plan.h"
@@ -79,6 +80,29 @@ static struct kv_cache_config cache_config(const struct model_config *config, en
     return model_cache_config(config, type, type);
 }
 
+/* What a card holds of the model. */
+struct fitting {
+    size_t layers;         /* whose weights it has */
+    uint64_t weight_bytes; /* that these take */
+    uint64_t f16, q8;      /* tokens whose K and V lie beside them, at most those that the model was trained for */
+};
+
+static struct fitting fitting_of(const struct inspection *inspection, const struct device_summary *card) {
+    const struct model_config *config = &inspection->config;
+    const struct weight_sizes sizes = weight_sizes_on_card(&inspection->gguf, config);
+    struct fitting fitting = {.layers = weight_sizes_device_layers(&sizes, card->memory_free_bytes)};
+    if (fitting.layers == 0) return fitting;
+    fitting.weight_bytes = weight_sizes_device_bytes(&sizes, fitting.layers);
+    const uint64_t beside = card->memory_free_bytes - fitting.weight_bytes;
+    fitting.f16 = plan_device_context(config, KV_F16, beside);
+    if (model_cache_q8_possible(config)) fitting.q8 = plan_device_context(config, KV_Q8, beside);
+    return fitting;
+}
+
+static bool is_card(const struct device_summary *device) {
+    return strcmp(device->name, "cpu") != 0 && device->reason.status == STATUS_OK;
+}
+
 /* ---- for people ---- */
 
 static void print_metadata(const struct gguf *gguf) {
@@ -132,6 +156,25 @@ static void print_tensors(const struct inspection *inspection) {
                     : 0);
 }
 
+static void print_cards(const struct inspection *inspection) {
+    struct device_list list;
+    device_list_read(&list);
+    for (size_t i = 0; i < list.count; i++) {
+        const struct device_summary *card = &list.devices[i];
+        char left[32], all[32], weights[32];
+        if (!is_card(card)) continue;
+        const struct fitting fitting = fitting_of(inspection, card);
+        output_text("  %s, %s free of %s: weights of %zu of %zu layers", card->name,
+                    bytes_text(card->memory_free_bytes, left, sizeof left),
+                    bytes_text(card->memory_bytes, all, sizeof all), fitting.layers, inspection->config.layer_count);
+        if (fitting.layers > 0)
+            output_text(", %s, and beside them %" PRIu64 " tokens of context in f16",
+                        bytes_text(fitting.weight_bytes, weights, sizeof weights), fitting.f16);
+        if (fitting.q8 > 0) output_text(", %" PRIu64 " in q8_0", fitting.q8);
+        output_text("\n");
+    }
+}
+
 static void print_model(const struct inspection *inspection) {
     const struct model_config *config = &inspection->config;
     output_text("\nModel\n");
@@ -177,6 +220,7 @@ static void print_model(const struct inspection *inspection) {
                     n > config->context_length ? "  (beyond training)" : "");
     }
     output_text("  total: weights, KV and the buffers of a block of 512 tokens\n");
+    print_cards(inspection);
 }
 
 static enum status print_tables(const struct inspection *inspection, struct error *error) {
@@ -241,6 +285,23 @@ static json_t *tensors_json(const struct gguf *gguf) {
     return tensors;
 }
 
+static json_t *cards_json(const struct inspection *inspection) {
+    json_t *cards = json_array();
+    struct device_list list;
+    device_list_read(&list);
+    for (size_t i = 0; i < list.count; i++) {
+        const struct device_summary *card = &list.devices[i];
+        if (!is_card(card)) continue;
+        const struct fitting fitting = fitting_of(inspection, card);
+        json_array_append_new(
+            cards, JSON({"name", json_string(card->name)}, {"memory_bytes", json_uint(card->memory_bytes)},
+                        {"memory_free_bytes", json_uint(card->memory_free_bytes)},
+                        {"layers", json_uint(fitting.layers)}, {"weight_bytes", json_uint(fitting.weight_bytes)},
+                        {"context_f16", json_uint(fitting.f16)}, {"context_q8_0", json_uint(fitting.q8)}));
+    }
+    return cards;
+}
+
 static json_t *model_json(const struct inspection *inspection) {
     const struct model_config *config = &inspection->config;
     json_t *model = JSON({"layers", json_uint(config->layer_count)}, {"hidden_size", json_uint(config->hidden_size)},
@@ -277,7 +338,7 @@ static json_t *model_json(const struct inspection *inspection) {
         if (has_q8) json_put_uint(need, "total_bytes_q8_0", q8_all + fixed);
         json_array_append_new(needs, need);
     }
-    json_put(model, "needs", needs);
+    JSON_PUT(model, {"needs", needs}, {"cards", cards_json(inspection)});
     return model;
 }
 

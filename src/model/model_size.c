@@ -202,6 +202,11 @@ size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t fre
     return (size_t)min_size((free_bytes - beside) / (sizes->layers / sizes->layer_count + 1), sizes->layer_count);
 }
 
+uint64_t weight_sizes_device_bytes(const struct weight_sizes *sizes, size_t device_layers) {
+    if (device_layers >= sizes->layer_count) return sizes->all;
+    return sizes->top + sizes->layers / sizes->layer_count * device_layers;
+}
+
 uint64_t model_device_bytes(const char *path, size_t device_layers) {
     struct gguf gguf = {0};
     struct arena arena;
@@ -210,8 +215,7 @@ uint64_t model_device_bytes(const char *path, size_t device_layers) {
     arena_init(&arena);
     if (gguf_open(&gguf, path, NULL) == STATUS_OK && model_config_read(&config, &gguf, &arena, NULL) == STATUS_OK) {
         const struct weight_sizes sizes = weight_sizes_on_card(&gguf, &config);
-        bytes = device_layers >= config.layer_count ? sizes.all
-                                                    : sizes.top + sizes.layers / config.layer_count * device_layers;
+        bytes = weight_sizes_device_bytes(&sizes, device_layers);
     }
     arena_deinit(&arena);
     gguf_close(&gguf);

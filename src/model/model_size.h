@@ -53,6 +53,9 @@ uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spar
 /* Layers that fit so many bytes of a device, beside what is there as well (device.h). */
 size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t free_bytes);
 
+/* Bytes that the weights take of it with so many layers there. */
+uint64_t weight_sizes_device_bytes(const struct weight_sizes *sizes, size_t device_layers);
+
 /* Of the tensors of a model file that are in a device's memory with so many layers there (model_load_options); 0: it
  * cannot be read, as model_load will say. */
 uint64_t model_device_bytes(const char *path, size_t device_layers);

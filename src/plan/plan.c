@@ -524,15 +524,18 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 
 /* ---- the device ---- */
 
-/* Activations and what is computed with take the rest. */
-void plan_bound_device(struct plan *plan, struct device *device) {
-    /* What a pass works in: an eighth, within bounds. */
+/* Activations and what is computed with take the rest: an eighth, within bounds. */
+static uint64_t kv_device_bytes(uint64_t free_bytes) {
     static const uint64_t rest_min = (uint64_t)64 << 20, rest_max = (uint64_t)1 << 30;
-    const uint64_t free_bytes = device_memory_free(device),
-                   rest = max_size(free_bytes / 8, min_size(rest_min, free_bytes / 2));
+    const uint64_t rest = max_size(free_bytes / 8, min_size(rest_min, free_bytes / 2));
+    return max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
+}
+
+void plan_bound_device(struct plan *plan, struct device *device) {
+    const uint64_t free_bytes = device_memory_free(device);
     plan->device_bytes = 0;
     if (free_bytes == UINT64_MAX) return;
-    plan->device_bytes = max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
+    plan->device_bytes = kv_device_bytes(free_bytes);
     if (plan->device_budget_bytes == 0) return;
     if (plan->device_budget_bytes < plan->device_bytes) plan->device_bytes = plan->device_budget_bytes;
     plan->budget_bytes -= plan->device_budget_bytes;
@@ -678,6 +681,12 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
     if (plan->context_size > fitting) plan->context_size = fitting;
     return STATUS_OK;
+}
+
+uint64_t plan_device_context(const struct model_config *config, enum kv_type type, uint64_t free_bytes) {
+    struct plan plan = {
+        .sequence_capacity = 1, .k_type = type, .v_type = type, .device_bytes = kv_device_bytes(free_bytes)};
+    return plan_fit_context(&plan, config, NULL) == STATUS_OK ? plan.context_size : 0;
 }
 
 enum status plan_check_budget(const struct plan *plan, const struct model_config *config, uint64_t token_count,

@@ -2,11 +2,13 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/process.h"
 #include "cli/tiny_model.h"
 #include "cli/utf8.h"
+#include "device/cuda/images.h"
 
 static char model_path[200], vocabulary_path[200], broken_path[200];
 
@@ -89,6 +91,49 @@ static void windows_are_counted(void **state) {
     process_deinit(&result);
 }
 
+/* What a card holds of a model of 2 layers. */
+static void expect_card(const char *card, const char *path, json_int_t layers, json_int_t f16, json_int_t q8) {
+    char line[200] = "\n";
+    assert_int_equal(setenv("FAKE_CUDA", card, 1), 0);
+    json_t *root = inspect_json(path), *cards = json_object_get(json_object_get(root, "model"), "cards"),
+           *last = json_array_get(cards, json_array_size(cards) - 1);
+    assert_int_equal(json_array_size(cards), 2);
+    assert_string_equal(json_string_value(json_object_get(last, "name")), "cuda:1");
+    assert_int_equal(json_integer_value(json_object_get(last, "layers")), layers);
+    assert_int_equal(json_integer_value(json_object_get(last, "context_f16")), f16);
+    assert_int_equal(json_integer_value(json_object_get(last, "context_q8_0")), q8);
+    json_decref(root);
+    struct process_result result = LOAM("inspect", path);
+    if (layers > 0)
+        snprintf(line, sizeof line, " %lld tokens of context in f16, %lld in q8_0\n", (long long)f16,
+                 (long long)q8);
+    if (strstr(result.output, line) == NULL) fail_msg("no '%s' in\n%s", line, result.output);
+    snprintf(line, sizeof line, "weights of %lld of 2 layers", (long long)layers);
+    if (strstr(result.output, line) == NULL) fail_msg("no '%s' in\n%s", line, result.output);
+    process_deinit(&result);
+}
+
+/* Of 600 MiB the weights take 0.5 MB and a pass an eighth of the rest: 550.05 MB are left for K and V, of 512 or
+ * 288 bytes a token, in chunks of 64. */
+static void cards_are_named_with_what_they_hold(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("long.gguf"));
+    tiny_model_write(path, &(struct tiny_model){.seed = 1, .context = 2 << 20});
+    assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
+    if (cuda_image_count > 0) {
+        expect_card("devices=2,memory=4G", path, 2, 2 << 20, 2 << 20);
+        expect_card("devices=2,memory=600M", path, 2, 1074304, 1909888);
+        expect_card("devices=2,memory=262500K", path, 1, 393280, 699136);
+        expect_card("devices=2,memory=200M", path, 0, 0, 0);
+    }
+    assert_int_equal(setenv("FAKE_CUDA", "devices=0", 1), 0);
+    json_t *root = inspect_json(model_path);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(root, "model"), "cards")), 0);
+    json_decref(root);
+    assert_int_equal(unsetenv("LD_LIBRARY_PATH"), 0);
+}
+
 static void a_vocabulary_is_enough(void **state) {
     (void)state;
     json_t *root = inspect_json(vocabulary_path);
@@ -137,6 +182,7 @@ int main(void) {
         cmocka_unit_test(tables_name_everything),
         cmocka_unit_test(json_has_the_same),
         cmocka_unit_test(windows_are_counted),
+        cmocka_unit_test(cards_are_named_with_what_they_hold),
         cmocka_unit_test(a_vocabulary_is_enough),
         cmocka_unit_test(failures),
         cmocka_unit_test(what_a_terminal_would_obey_is_escaped),
