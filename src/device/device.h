@@ -772,7 +772,8 @@ struct range_form {
 
 struct device {
     const struct device_operations *operations;
-    const char *name; /* "cpu" */
+    const char *name;  /* "cpu" */
+    const char *model; /* the processor's or the card's own name */
     /* 1 << kind for every kind of key index that it builds and chooses by; KEY_INDEX_NONE: it attends to lists.  What
      * choosing needs of operations may be NULL where it has none; all others every device has. */
     uint32_t key_indexes;

@@ -1,5 +1,6 @@
 #include "measure/machine_file.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char file_name[] = "machine.json";
-static const double seconds_max = 4.2; /* of measuring what a plan waits for: five with what is under way then */
+enum { NAME_BYTES = MACHINE_TEXT_BYTES + 16 };
+/* Of measuring what a plan waits for: five with what is under way then.  A card's driver compiles kernels meanwhile. */
+static const double seconds_max = 4.2, seconds_max_device = 10;
 
 /* The folder of the file. */
 static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
@@ -22,14 +24,20 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
         return error_set(error, STATUS_USAGE,
                          "the numbers of this machine: neither XDG_CACHE_HOME nor HOME names a folder for them: set "
                          "one, or give --machine FILE");
-    if (length < 0 || length >= MACHINE_PATH_BYTES - (int)sizeof file_name - 1)
+    if (length < 0 || length >= MACHINE_PATH_BYTES - NAME_BYTES - 1)
         return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes", MACHINE_PATH_BYTES);
     return STATUS_OK;
 }
 
-static enum status file_path(char path[MACHINE_PATH_BYTES], char folder[MACHINE_PATH_BYTES], struct error *error) {
+/* machine.json; of a device with memory of its own machine-NVIDIA-H100.json. */
+static enum status file_path(const struct device *device, char path[MACHINE_PATH_BYTES],
+                             char folder[MACHINE_PATH_BYTES], struct error *error) {
+    char name[NAME_BYTES] = "machine";
     TRY(cache_folder(folder, error));
-    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder, file_name);
+    if (device != NULL) snprintf(name, sizeof name, "machine-%.*s", MACHINE_TEXT_BYTES, device->model);
+    for (char *at = name; *at != '\0'; at++)
+        if (!isalnum((unsigned char)*at)) *at = '-';
+    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s.json", MACHINE_PATH_BYTES - NAME_BYTES - 8, folder, name);
     return STATUS_OK;
 }
 
@@ -48,6 +56,8 @@ static enum status make_folder(char path[MACHINE_PATH_BYTES], struct error *erro
 static bool is_of_this_machine(const struct machine *machine, const struct measure_options *options) {
     char kernels[MACHINE_TEXT_BYTES];
     struct machine fewer;
+    if (options->device != NULL)
+        return strncmp(machine->processor, options->device->model, MACHINE_TEXT_BYTES - 1) == 0;
     cpu_mask_text(options->mask, kernels, sizeof kernels);
     const size_t threads = options->thread_count != 0 ? options->thread_count : cpu_count();
     return strcmp(machine->processor, cpu_model_name()) == 0 && strcmp(machine->kernels, kernels) == 0 &&
@@ -111,19 +121,21 @@ static enum status open_file(struct machine *machine, const struct machine_reque
                              char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
     struct measure_options options = request->measure;
     char folder[MACHINE_PATH_BYTES];
+    options.use = measure_use(&options);
     note[0] = '\0';
     if (request->given != NULL) {
         snprintf(path, MACHINE_PATH_BYTES, "%s", request->given);
         return machine_load(machine, request->given, error);
     }
-    TRY(file_path(path, folder, error));
+    TRY(file_path(options.device, path, folder, error));
     const bool is_whole = must_measure(machine, request, path, note);
     if (!is_whole && (request->never_measures || !must_add(machine, &options, path, note))) return STATUS_OK;
     if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
     TRY(make_folder(folder, error));
     TRY(say(&options, note, error));
     if (options.directory == NULL) options.directory = folder;
-    if (!request->measures && options.seconds == 0) options.seconds = seconds_max;
+    if (!request->measures && options.seconds == 0)
+        options.seconds = options.device != NULL ? seconds_max_device : seconds_max;
     TRY(is_whole ? machine_measure(machine, &options, error) : machine_measure_more(machine, &options, error));
     TRY(machine_save(machine, path, error));
     return say_left_out(machine, &options, error);
@@ -133,6 +145,10 @@ enum status machine_open(struct machine *machine, const struct machine_request *
                          char note[400], struct error *error) {
     struct measure_options options = request->measure;
     TRY(open_file(machine, request, path, note, error));
+    if (options.device != NULL && request->given == NULL) {
+        machine->device_bytes = (double)device_memory_free(options.device);
+        machine->thread_count = (uint32_t)(options.thread_count != 0 ? options.thread_count : cpu_count());
+    }
     options.directory = request->disk;
     return request->disk != NULL ? machine_measure_disk(machine, &options, error) : STATUS_OK;
 }
@@ -141,6 +157,6 @@ uint64_t machine_file_read_gap(void) {
     char path[MACHINE_PATH_BYTES], folder[MACHINE_PATH_BYTES];
     struct machine machine;
     struct error why;
-    if (file_path(path, folder, &why) != STATUS_OK || access(path, F_OK) != 0) return 0;
+    if (file_path(NULL, path, folder, &why) != STATUS_OK || access(path, F_OK) != 0) return 0;
     return machine_load(&machine, path, &why) == STATUS_OK ? machine_read_gap(&machine) : 0;
 }

@@ -1,5 +1,6 @@
-/* machine_file: where the numbers of this machine are kept: $XDG_CACHE_HOME/loam/machine.json, or in ~/.cache.  They
- * are measured when they are first wanted, and again on another processor, with other kernels or other threads. */
+/* machine_file: where the numbers of this machine are kept: $XDG_CACHE_HOME/loam/machine.json, or in ~/.cache; those
+ * of a card in machine-NAME.json beside it.  They are measured when they are first wanted, and again on another
+ * processor, with other kernels or other threads. */
 #pragma once
 
 #include "measure/measure.h"

@@ -1,4 +1,5 @@
 #include "measure/measure_internal.h"
+#include "measure/probe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "platform/memory.h"
 
 static const size_t CACHES_BYTES = (size_t)96 << 20, CACHES_BYTES_SHORT = (size_t)6 << 20, /* others empty them */
-    COPY_BYTES = (size_t)32 << 20, READ_BYTES = (size_t)256 << 20;                         /* at most */
+    CACHES_BYTES_TEST = (size_t)64 << 10, COPY_BYTES = (size_t)32 << 20, READ_BYTES = (size_t)256 << 20; /* at most */
 static const uint64_t CHECK_NS = 40000000, OTHERS_NS = 30000000;
 
 static double read_rate(const struct measurement *measurement, const struct bandwidth *memory, struct pool *pool) {
@@ -53,6 +54,10 @@ static enum status measure_memory(struct measurement *measurement, struct error 
     struct pool *all = device_pool(measurement->device);
     struct bandwidth memory = {0};
     TRY(measure_part(measurement, "memory", error));
+    if (measurement->options->device != NULL) {
+        TRY(copy_rate(measurement, &measurement->machine->memory.copy, error));
+        return measure_link(measurement, error);
+    }
     TRY(bandwidth_open(&memory, all, bandwidth_beyond_caches(4, READ_BYTES) / (measurement->is_short ? 4 : 1), error));
     measurement->machine->memory.all = read_rate(measurement, &memory, all);
     bandwidth_close(&memory);
@@ -75,6 +80,30 @@ static enum status find_others(struct measurement *measurement, struct error *er
     return STATUS_OK;
 }
 
+void measure_empty_caches(const struct measurement *measurement) {
+    const struct buffer *own = &measurement->device_caches;
+    if (!buffer_exists(own)) {
+        bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
+        return;
+    }
+    struct error ignored; /* a device keeps it */
+    const struct device_operations *operations = measurement->device->operations;
+    operations->copy(measurement->stream, span_of(own, 0), span_of(own, own->bytes / 2), own->bytes / 2);
+    (void)!operations->stream_synchronize(measurement->stream, &ignored);
+}
+
+static enum status open_caches(struct measurement *measurement, struct error *error) {
+    struct device *device = measurement->device;
+    if (measurement->options->device == NULL)
+        return bandwidth_open(&measurement->caches, device_pool(device),
+                              measurement->is_short ? CACHES_BYTES_SHORT : bandwidth_beyond_caches(2, CACHES_BYTES),
+                              error);
+    TRY(device->operations->stream_create(device, &measurement->stream, error));
+    return device->operations->allocate(device, MEMORY_DEVICE,
+                                        measurement->options->is_short ? CACHES_BYTES_TEST : 2 * CACHES_BYTES,
+                                        &measurement->device_caches, error);
+}
+
 /* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
 static enum status open_measurement(struct measurement *measurement, struct error *error) {
     const struct measure_options *options = measurement->options;
@@ -86,18 +115,18 @@ static enum status open_measurement(struct measurement *measurement, struct erro
         if (measurement->threads == NULL) return error_set(error, STATUS_MEMORY, "measuring: out of memory");
         for (size_t i = 0; i <= MACHINE_THREAD_COUNTS; i++) machine_init(&measurement->threads[i].machine);
     }
-    TRY(device_cpu_create(&measurement->device, &device, error));
+    measurement->device = options->device;
+    if (options->device == NULL) TRY(device_cpu_create(&measurement->device, &device, error));
     measurement->is_short = options->is_short;
     if (!measurement->is_short && options->seconds > 0) TRY(find_others(measurement, error));
-    TRY(bandwidth_open(&measurement->caches, device_pool(measurement->device),
-                       measurement->is_short ? CACHES_BYTES_SHORT : bandwidth_beyond_caches(2, CACHES_BYTES), error));
+    TRY(open_caches(measurement, error));
     return kv_scratch_open(&measurement->folder, options->directory, &no_limit, error);
 }
 
 static struct measurement measurement_of(struct machine *machine, const struct measure_options *options) {
     return (struct measurement){.options = options,
                                 .machine = machine,
-                                .use = machine_lacks(machine, options->use),
+                                .use = machine_lacks(machine, measure_use(options)),
                                 .ends = options->seconds > 0 ? clock_ns() + (uint64_t)(options->seconds * 1e9)
                                                              : UINT64_MAX};
 }
@@ -105,13 +134,29 @@ static struct measurement measurement_of(struct machine *machine, const struct m
 static void close_measurement(struct measurement *measurement) {
     kv_scratch_close(&measurement->folder);
     bandwidth_close(&measurement->caches);
-    device_destroy(measurement->device);
+    if (measurement->stream != NULL) {
+        measurement->device->operations->release(measurement->device, &measurement->device_caches);
+        measurement->device->operations->stream_destroy(measurement->stream);
+    }
+    if (measurement->options->device == NULL) device_destroy(measurement->device);
     free(measurement->threads);
+}
+
+const char *measure_processor(const struct measure_options *options) {
+    return options->device != NULL ? options->device->model : cpu_model_name();
+}
+
+struct machine_use measure_use(const struct measure_options *options) {
+    struct machine_use use = options->use;
+    if (options->device == NULL) return use;
+    use.threads = false;
+    use.selections = probe_selections(options->device, use.selections);
+    return use;
 }
 
 static void name_machine(struct machine *machine, const struct measure_options *options) {
     machine_init(machine);
-    snprintf(machine->processor, sizeof machine->processor, "%s", cpu_model_name());
+    snprintf(machine->processor, sizeof machine->processor, "%s", measure_processor(options));
     cpu_mask_text(options->mask, machine->kernels, sizeof machine->kernels);
     machine->thread_count = (uint32_t)(options->thread_count != 0 ? options->thread_count : cpu_count());
     machine->memory.bytes = (double)memory_total_bytes();

@@ -4,16 +4,20 @@
  *   matrices                    the device's products, by type: one row, and a block of a prompt
  *   layers, attention,          an engine over a small model of random weights (probe_model.h), whose caches are
  *   selections                  emptied before every step; each time is the smallest of several steps
+ *   link                        copies of pinned memory, of a device that has its own
  *   disk                        an io_queue over a file of random bytes; steps of that engine with KV on disk
  *
  * What of it is used is measured (struct machine_use), within a time.  Thread: the engine's.
  */
 #pragma once
 
+#include "device/device.h"
 #include "plan/machine.h"
-#include "platform/cpu.h"
 
 struct measure_options {
+    /* Borrowed; one with memory of its own, whose rates are measured, and its link to the host's memory; of the
+     * processor then copies, and the disk.  NULL: the processor, with thread_count threads. */
+    struct device *device;
     const char *directory; /* a folder on the disk to be measured; what is put there is removed */
     size_t thread_count;   /* 0: one per processor */
     cpu_mask mask;
@@ -28,6 +32,11 @@ struct measure_options {
     bool (*progress)(void *context, const char *part, bool is_line);
     void *context;
 };
+
+/* The name of what is measured. */
+const char *measure_processor(const struct measure_options *options);
+/* What of it is measured on that device: of one with memory of its own no threads, and no selections that it lacks. */
+struct machine_use measure_use(const struct measure_options *options);
 
 enum status machine_measure(struct machine *machine, const struct measure_options *options, struct error *error)
     STATUS_CHECKED;

@@ -18,7 +18,9 @@ struct measurement {
     const struct measure_options *options;
     struct machine *machine;
     struct device *device;
-    struct bandwidth caches;  /* reading it empties them */
+    struct bandwidth caches; /* reading it empties them; of a device with memory of its own copying within: */
+    struct buffer device_caches;
+    struct stream *stream;    /* of these copies */
     struct kv_scratch folder; /* within the options' directory */
     struct machine_use use;
     uint64_t ends;                  /* clock_ns: then it is late */
@@ -34,9 +36,7 @@ STATUS_CHECKED static inline enum status measure_part(const struct measurement *
     if (options->progress == NULL || !options->progress(options->context, part, false)) return STATUS_OK;
     return error_set(error, STATUS_INTERRUPTED, "interrupted");
 }
-static inline void measure_empty_caches(const struct measurement *measurement) {
-    bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
-}
+void measure_empty_caches(const struct measurement *measurement);
 static inline bool measure_is_late(const struct measurement *measurement) { return clock_ns() > measurement->ends; }
 /* A disk gives its usual rate, the median of so many rounds (rates.h), or of more until they lie no further apart. */
 enum { USUAL_ROUNDS_MIN = 3 };
@@ -67,6 +67,8 @@ static inline void quickest_add(struct quickest *quickest, double seconds) {
     quickest->rounds++;
 }
 
+/* Copies from the host's memory to the device's and back: machine->device_link.  On measurement->stream. */
+enum status measure_link(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 /* Of the types and selections with which numbers of threads are compared; it stands for all. */

@@ -8,9 +8,9 @@
 #include "measure/measure_internal.h"
 #include "platform/clock.h"
 
-enum { MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
+enum { MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024, BLOCK_MATRIX_ROWS_TEST = 64 };
 /* Bytes of all matrices: far more than a cache holds, at most. */
-static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
+static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20, BYTES_TEST = (size_t)4 << 20;
 
 struct products {
     struct measurement *measurement;
@@ -36,25 +36,62 @@ static bool fill_rows(struct products *products, enum tensor_type type) {
     return true;
 }
 
-/* Seconds of x times matrix `index` of MATRIX_COUNT. */
-static enum status product(struct products *products, const struct matrix *shape, size_t index, size_t row_count,
-                           double *seconds, struct error *error) {
+/* Matrices of one shape, one behind the other. */
+struct matrices {
+    struct weight list[MATRIX_COUNT];
+    size_t count; /* that the device has */
+};
+
+static void release_matrices(struct products *products, struct matrices *matrices) {
     struct device *device = products->measurement->device;
-    struct weight weight = {.matrix = *shape};
-    weight.matrix.data = products->weights + index * shape->rows * shape->row_bytes;
-    TRY(device->operations->weight_load(device, &weight, error));
-    const struct matmul_operation operation = {.x = span_of(&products->x, 0),
-                                               .x_stride = shape->columns,
-                                               .row_count = row_count,
-                                               .weight_count = 1,
-                                               .weights = {&weight},
-                                               .y = {span_of(&products->y, 0)},
-                                               .y_stride = {shape->rows}};
-    const uint64_t began = clock_ns();
-    device->operations->matmul(products->stream, &operation);
-    enum status status = device->operations->stream_synchronize(products->stream, error);
-    *seconds += (double)(clock_ns() - began) * 1e-9;
-    device->operations->weight_release(device, &weight);
+    while (matrices->count > 0) device->operations->weight_release(device, &matrices->list[--matrices->count]);
+}
+
+static enum status load_matrices(struct products *products, const struct matrix *shape, size_t count,
+                                 struct matrices *matrices, struct error *error) {
+    struct device *device = products->measurement->device;
+    for (matrices->count = 0; matrices->count < count; matrices->count++) {
+        struct weight *weight = &matrices->list[matrices->count];
+        *weight = (struct weight){.matrix = *shape};
+        weight->matrix.data = products->weights + matrices->count * shape->rows * shape->row_bytes;
+        const enum status status = device->operations->weight_load(device, weight, error);
+        if (status == STATUS_OK) continue;
+        release_matrices(products, matrices);
+        return status;
+    }
+    return STATUS_OK;
+}
+
+/* The quickest seconds of x times each matrix, one after the other. */
+static enum status multiply(struct products *products, const struct matrices *matrices, size_t row_count,
+                            double *seconds, struct error *error) {
+    const struct device_operations *operations = products->measurement->device->operations;
+    struct quickest pass = {0};
+    while (quickest_is_open(&pass, products->measurement)) {
+        const uint64_t began = clock_ns();
+        for (size_t i = 0; i < matrices->count; i++) {
+            const struct weight *weight = &matrices->list[i];
+            operations->matmul(products->stream, &(struct matmul_operation){.x = span_of(&products->x, 0),
+                                                                            .x_stride = weight->matrix.columns,
+                                                                            .row_count = row_count,
+                                                                            .weight_count = 1,
+                                                                            .weights = {weight},
+                                                                            .y = {span_of(&products->y, 0)},
+                                                                            .y_stride = {weight->matrix.rows}});
+        }
+        TRY(operations->stream_synchronize(products->stream, error));
+        quickest_add(&pass, (double)(clock_ns() - began) * 1e-9);
+    }
+    *seconds = pass.seconds;
+    return STATUS_OK;
+}
+
+static enum status seconds_of(struct products *products, const struct matrix *shape, size_t count, size_t row_count,
+                              double *seconds, struct error *error) {
+    struct matrices matrices;
+    TRY(load_matrices(products, shape, count, &matrices, error));
+    const enum status status = multiply(products, &matrices, row_count, seconds, error);
+    release_matrices(products, &matrices);
     return status;
 }
 
@@ -65,27 +102,22 @@ static enum status row_rate(struct products *products, enum tensor_type type, si
                                  .rows = products->bytes / MATRIX_COUNT / row_bytes / 64 * 64,
                                  .columns = columns,
                                  .row_bytes = row_bytes};
-    struct quickest pass = {0};
-    while (quickest_is_open(&pass, products->measurement)) {
-        double seconds = 0;
-        for (size_t i = 0; i < MATRIX_COUNT; i++) TRY(product(products, &shape, i, 1, &seconds, error));
-        quickest_add(&pass, seconds);
-    }
-    *rate = (double)(MATRIX_COUNT * shape.rows * row_bytes) / pass.seconds;
+    double seconds;
+    TRY(seconds_of(products, &shape, MATRIX_COUNT, 1, &seconds, error));
+    *rate = (double)(MATRIX_COUNT * shape.rows * row_bytes) / seconds;
     return STATUS_OK;
 }
 
 static enum status block_rate(struct products *products, enum tensor_type type, size_t wide_bytes, double *rate,
                               struct error *error) {
-    const struct matrix shape = {
-        .type = type, .rows = BLOCK_MATRIX_ROWS, .columns = MACHINE_WIDE, .row_bytes = wide_bytes};
-    struct quickest block = {0};
-    while (quickest_is_open(&block, products->measurement)) {
-        double seconds = 0;
-        TRY(product(products, &shape, 0, MACHINE_BLOCK_ROWS, &seconds, error));
-        quickest_add(&block, seconds);
-    }
-    *rate = (double)MACHINE_BLOCK_ROWS * (double)(shape.rows * shape.columns) / block.seconds;
+    const struct matrix shape = {.type = type,
+                                 .rows = products->measurement->options->is_short ? BLOCK_MATRIX_ROWS_TEST
+                                                                                  : BLOCK_MATRIX_ROWS,
+                                 .columns = MACHINE_WIDE,
+                                 .row_bytes = wide_bytes};
+    double seconds;
+    TRY(seconds_of(products, &shape, 1, MACHINE_BLOCK_ROWS, &seconds, error));
+    *rate = (double)MACHINE_BLOCK_ROWS * (double)(shape.rows * shape.columns) / seconds;
     return STATUS_OK;
 }
 
@@ -113,7 +145,9 @@ static enum status measure_types(struct products *products, struct error *error)
         if ((!is_used && !is_compared) || (can_wait && measure_is_late(measurement))) continue;
         TRY(measure_part(measurement, tensor_type_find(type)->name, error));
         if (!fill_rows(products, (enum tensor_type)type)) continue;
-        if (is_used) TRY(type_rates(products, (enum tensor_type)type, error));
+        const enum status status = is_used ? type_rates(products, (enum tensor_type)type, error) : STATUS_OK;
+        if (status == STATUS_UNSUPPORTED) continue; /* the device has no kernel */
+        TRY(status);
         can_wait = true;
         if (is_compared) TRY(measure_each_count(measurement, rates_of_count, products, error));
     }
@@ -146,7 +180,9 @@ static enum status open_products(struct products *products, struct error *error)
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
-    const size_t bytes = measurement->is_short ? BYTES_SHORT : bandwidth_beyond_caches(3, BYTES);
+    const size_t bytes = measurement->options->is_short ? BYTES_TEST
+                         : measurement->is_short        ? BYTES_SHORT
+                                                        : bandwidth_beyond_caches(3, BYTES);
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,

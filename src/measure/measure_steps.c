@@ -15,6 +15,9 @@ enum {
     KEEP_MANY = 3072,
     KEEP_FEW = 256,
     KEEP_MANY_SHORT = 704,
+    DEEP_TEST = 640, /* with options.is_short */
+    SHALLOW_TEST = 320,
+    KEEP_MANY_TEST = 384,
     GROUPS = 2,
     ATTENDING = 192, /* rows of a prompt behind the shallow context: a block of the kernels */
 };
@@ -113,12 +116,8 @@ static enum status selection_steps(struct probe *probe, const struct plan *plan,
 
 static enum status select_with(struct probe *probe, const struct machine_selection *selection, struct plan *plan,
                                struct error *error) {
-    char set[64], keep[24];
     *plan = probe_plan(probe);
-    snprintf(set, sizeof set, "%s%sdense=0", selection->set != NULL ? selection->set : "",
-             selection->set != NULL ? "," : "");
-    snprintf(keep, sizeof keep, "%u", probe->keep_many);
-    TRY(plan_set_axes(plan, selection->preset, set, keep, error));
+    TRY(probe_select(plan, selection, probe->keep_many, error));
     return engine_set_select(probe->engine, &plan->select, error);
 }
 
@@ -214,19 +213,30 @@ static enum status attention(struct probe *probe, struct error *error) {
     return measure_each_count(measurement, attention_of_count, probe, error);
 }
 
+/* Of the two contexts, and of the longer list. */
+static struct probe lengths_of(const struct measurement *measurement) {
+    if (measurement->options->is_short)
+        return (struct probe){
+            .layers = 1, .deep_tokens = DEEP_TEST, .shallow_tokens = SHALLOW_TEST, .keep_many = KEEP_MANY_TEST};
+    if (measurement->is_short || measure_is_late(measurement))
+        return (struct probe){.layers = PROBE_LAYERS,
+                              .deep_tokens = DEEP_SHORT,
+                              .shallow_tokens = SHALLOW_SHORT,
+                              .keep_many = KEEP_MANY_SHORT};
+    return (struct probe){
+        .layers = PROBE_LAYERS, .deep_tokens = DEEP, .shallow_tokens = SHALLOW, .keep_many = KEEP_MANY};
+}
+
 enum status measure_steps(struct measurement *measurement, struct error *error) {
     static const uint32_t groups[GROUPS] = {1, MACHINE_GROUP};
-    const bool is_short = measurement->is_short || measure_is_late(measurement);
+    const struct probe lengths = lengths_of(measurement);
     struct probe probes[GROUPS] = {{.measurement = measurement}};
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < GROUPS; i++) {
-        probes[i] = (struct probe){.measurement = measurement,
-                                   /* of the second group no step is taken apart */
-                                   .layers = i == 0 ? PROBE_LAYERS : PROBE_LAYERS / 2,
-                                   .group = groups[i],
-                                   .deep_tokens = is_short ? DEEP_SHORT : DEEP,
-                                   .shallow_tokens = is_short ? SHALLOW_SHORT : SHALLOW,
-                                   .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
+        probes[i] = lengths;
+        probes[i].measurement = measurement;
+        if (i > 0) probes[i].layers = (lengths.layers + 1) / 2; /* no step is taken apart */
+        probes[i].group = groups[i];
         status = probe_open_model(&probes[i], error);
         if (status == STATUS_OK) status = attention(&probes[i], error);
     }

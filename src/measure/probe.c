@@ -17,8 +17,38 @@ enum status probe_open_model(struct probe *probe, struct error *error) {
 }
 
 struct plan probe_plan(const struct probe *probe) {
-    return (struct plan){
+    struct plan plan = {
         .sequence_capacity = 3, .context_size = probe->deep_tokens + 2 * PROBE_PROMPT, .batch_size = PROBE_PROMPT};
+    plan_bound_device(&plan, probe->measurement->device);
+    return plan;
+}
+
+enum status probe_select(struct plan *plan, const struct machine_selection *selection, uint32_t keep,
+                         struct error *error) {
+    char set[64], keep_text[24];
+    snprintf(set, sizeof set, "%s%sdense=0", selection->set != NULL ? selection->set : "",
+             selection->set != NULL ? "," : "");
+    snprintf(keep_text, sizeof keep_text, "%u", keep);
+    return plan_set_axes(plan, selection->preset, set, keep_text, error);
+}
+
+uint32_t probe_selections(const struct device *device, uint32_t selections) {
+    const struct select_shape shape = {.layer_count = PROBE_LAYERS,
+                                       .head_count = PROBE_KV_HEADS,
+                                       .kv_head_count = PROBE_KV_HEADS,
+                                       .k_dimension = PROBE_DIMENSION,
+                                       .v_dimension = PROBE_DIMENSION};
+    struct machine names;
+    struct error ignored;
+    machine_init(&names);
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        struct plan plan = {.sequence_capacity = 1};
+        if (names.selections[i].name == NULL ||
+            probe_select(&plan, &names.selections[i], PROBE_PROMPT, &ignored) != STATUS_OK ||
+            select_options_run_on(&plan.select, &shape, device, &ignored) != STATUS_OK)
+            selections &= ~(UINT32_C(1) << i);
+    }
+    return selections;
 }
 
 static void close_engine(struct probe *probe) {

@@ -19,6 +19,11 @@ struct probe {
 };
 
 enum status probe_open_model(struct probe *probe, struct error *error) STATUS_CHECKED;
+/* Of these selections (machine_use) those that the device can choose by. */
+uint32_t probe_selections(const struct device *device, uint32_t selections);
+/* What measures one of them; keep: tokens. */
+enum status probe_select(struct plan *plan, const struct machine_selection *selection, uint32_t keep,
+                         struct error *error) STATUS_CHECKED;
 /* A plan for all three sequences, of everything. */
 struct plan probe_plan(const struct probe *probe);
 /* With a plan for one sequence there is only the deep one.  Replaces the engine that is open. */

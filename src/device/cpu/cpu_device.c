@@ -166,7 +166,10 @@ struct device_operations cpu_operations = {
 enum status device_cpu_create(struct device **result, const struct device_options *options, struct error *error) {
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
-    device->device = (struct device){.operations = &cpu_operations, .name = "cpu", .key_indexes = cpu_scorer_kinds()};
+    device->device = (struct device){.operations = &cpu_operations,
+                                     .name = "cpu",
+                                     .model = cpu_model_name(),
+                                     .key_indexes = cpu_scorer_kinds()};
     enum status status = pool_create(&device->pool, options->thread_count, error);
     if (status != STATUS_OK) {
         free(device);

@@ -158,6 +158,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     device->device =
         (struct device){.operations = &CUDA_OPERATIONS,
                         .name = "cuda",
+                        .model = device->context.properties.name,
                         .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT | 1U << KEY_INDEX_TREE,
                         .scores_leaves = true,
                         .chooses_by = cuda_chooses_by,
