@@ -254,7 +254,7 @@ const struct option_spec option_table[] = {
              "give the most tokens a second"},
     {.id = OPTION_DEVICE, .name = "device", .short_name = "dev",
      .kind = ARGUMENT_TEXT, .argument = "DEVICE", .default_text = "cpu",
-     .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
+     .commands = COMPUTE_USERS | BIT(PLAN), .group = GROUP_MACHINE,
      .help = "what computes: cpu; cuda or cuda:N, NVIDIA's first card or the one that loam devices lists so; auto: a "
              "card whose free memory holds the weights, where all of the context is read, else cpu"},
     {.id = OPTION_GPU_LAYERS, .name = "n-gpu-layers", .short_name = "ngl", .alias = "gpu-layers",

@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
+#include "cli/session.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
 #include "measure/auto.h"
@@ -27,6 +28,7 @@ enum { SHOWN = 6 }; /* the choice and the five next best */
 
 struct planning {
     const struct options *options;
+    struct session session; /* its device: a card, where the options name one */
     struct machine machine;
     char machine_path[MACHINE_PATH_BYTES];
     struct gguf gguf;
@@ -58,6 +60,7 @@ static struct choose_question question_of(struct planning *planning) {
     return (struct choose_question){.models = planning->models.list,
                                     .model_count = planning->models.count,
                                     .plan = &planning->plan,
+                                    .device = planning->session.device,
                                     .depth = planning->depth,
                                     .sequences = option_count(options, OPTION_PARALLEL),
                                     .memory_bytes = memory_of(planning),
@@ -84,19 +87,38 @@ static struct machine_use use_of(struct planning *planning) {
                                 .disk = plan_may_read_disk(&question, &planning->config, &weights)};
 }
 
+/* NULL: the processor. */
+static struct device *card_of(const struct planning *planning) {
+    struct device *device = planning->session.device;
+    return device != NULL && device_memory_free(device) != UINT64_MAX ? device : NULL;
+}
+
+static enum status open_device(struct planning *planning, struct error *error) {
+    const struct options *options = planning->options;
+    struct session *session = &planning->session;
+    if (!option_given(options, OPTION_DEVICE)) return STATUS_OK;
+    session->quiet = planning->quiet;
+    session->thread_count =
+        option_count(options, OPTION_THREADS) != 0 ? option_count(options, OPTION_THREADS) : cpu_count();
+    TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
+    return session_open_device(session, planning->gguf.path, options, error);
+}
+
 static enum status open_machine(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
     struct progress_parts parts = {.quiet = planning->quiet};
     struct machine_request request = {.given = option_text(options, OPTION_MACHINE),
                                       .measures = option_flag(options, OPTION_MEASURE),
-                                      .measure = {.thread_count = option_count(options, OPTION_THREADS),
+                                      .measure = {.device = card_of(planning),
+                                                  .thread_count = option_count(options, OPTION_THREADS),
                                                   .use = use_of(planning),
                                                   .progress = progress_part,
                                                   .context = &parts}};
     char note[400];
     struct kv_disk disk = {0};
-    if (request.given != NULL && request.measures)
-        return error_set(error, STATUS_USAGE, "plan: --machine and --measure: expected one of them");
+    if (request.given != NULL && (request.measures || option_given(options, OPTION_DEVICE)))
+        return error_set(error, STATUS_USAGE, "plan: --machine and --%s: expected one of them",
+                         request.measures ? "measure" : "device");
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &request.measure.mask, error));
     if (option_flag(options, OPTION_MEASURE_DISK) && !option_given(options, OPTION_KV_DISK))
         return error_set(error, STATUS_USAGE, "plan: --measure-disk: expected --kv-disk, whose disk is measured");
@@ -199,7 +221,8 @@ static void print_settings(const struct planning *planning, const struct candida
                 planning->machine.thread_count, choice->sequences > 1 ? "column" : "row", choice->sequences,
                 choice->sequences > 1 ? "s" : "");
     if (choice->weights_host_bytes == 0)
-        output_text("  weights: %s, all in RAM\n", bytes_text(weights->all, a, sizeof a));
+        output_text("  weights: %s, all %s\n", bytes_text(weights->all, a, sizeof a),
+                    planning->machine.device_link > 0 ? "on the device" : "in RAM");
     else {
         const size_t experts = weights->mixture.layers * weights->mixture.count;
         if (experts > 0)
@@ -241,11 +264,8 @@ static void put_command(const struct planning *planning, struct text *text) {
     static const struct {
         enum option_id id;
         const char *name;
-    } kept[] = {{OPTION_KV_DEVICE, "--kv-device"},
-                {OPTION_KV_HOST, "--kv-host"},
-                {OPTION_KV_DISK, "--kv-disk"},
-                {OPTION_CACHE_K, "-ctk"},
-                {OPTION_CACHE_V, "-ctv"}};
+    } kept[] = {{OPTION_DEVICE, "--device"},   {OPTION_KV_DEVICE, "--kv-device"}, {OPTION_KV_HOST, "--kv-host"},
+                {OPTION_KV_DISK, "--kv-disk"}, {OPTION_CACHE_K, "-ctk"},          {OPTION_CACHE_V, "-ctv"}};
     text_add(text, choice->sequences > 1 ? "loam batch -i REQUESTS -o ANSWERS" : "loam run -f FILE -p QUESTION");
     if (option_given(options, OPTION_MODEL)) put_option(text, "-m", option_text(options, OPTION_MODEL));
     put_number(text, "-c", planning->depth);
@@ -319,9 +339,11 @@ static void print_choice(const struct planning *planning) {
         output_text("  exact; --loss SHARE or --kld NATS allows plans that leave some of the context out\n");
     if (choice->exact_below > 0)
         output_text("  exact up to %" PRIu64 " tokens, where it is as fast\n", choice->exact_below);
-    if (cost->device_bytes > 0)
-        output_text("  device: %s of KV, beside %s of weights\n", bytes_text(cost->device_bytes, a, sizeof a),
-                    bytes_text(planning->models.list[0].weight_bytes, b, sizeof b));
+    const uint64_t device_weights = planning->models.list[0].device_weight_bytes;
+    if (device_weights > 0)
+        output_text("  device: %s for KV and key index, beside %s of weights; its link moves %.1f GB/s\n",
+                    bytes_text(cost->device_bytes, a, sizeof a), bytes_text(device_weights, b, sizeof b),
+                    planning->machine.device_link * 1e-9);
     print_settings(planning, choice);
     output_text("  RAM: %s for KV (%s of KV and %s of key index at %" PRIu64 " tokens)\n",
                 bytes_text(cost->host_bytes, a, sizeof a), bytes_text(cost->kv_bytes, b, sizeof b),
@@ -408,6 +430,10 @@ static enum status print_json(const struct planning *planning, struct error *err
                            {"threads", json_uint(planning->machine.thread_count)},
                            {"file", json_text(planning->machine_path, strlen(planning->machine_path))});
     json_put(root, "machine", machine);
+    if (planning->machine.device_link > 0) {
+        json_put_number(machine, "device_bytes", planning->machine.device_bytes);
+        json_put_number(machine, "device_link", planning->machine.device_link);
+    }
     json_put_uint(machine, "measured", (uint64_t)planning->machine.measured);
     json_put(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
     json_put(machine, "disk_spread",
@@ -432,6 +458,7 @@ static enum status plan_and_print(struct planning *planning, struct error *error
     const bool only_measures = option_flag(options, OPTION_MEASURE) && !option_given(options, OPTION_MODEL);
     const bool is_given = option_given(options, OPTION_MACHINE); /* then nothing is measured for the model */
     if (only_measures) {
+        TRY(open_device(planning, error));
         TRY(open_machine(planning, error));
         output_text("%s\n", planning->machine_path);
         return output_flush(error);
@@ -439,6 +466,7 @@ static enum status plan_and_print(struct planning *planning, struct error *error
     if (is_given) TRY(open_machine(planning, error));
     TRY(open_model(planning, error));
     TRY(read_plan(planning, error)); /* what is refused is not measured for */
+    TRY(open_device(planning, error));
     if (!is_given) TRY(open_machine(planning, error));
     TRY(init_models(planning, error));
     TRY(choose(planning, error));
@@ -457,6 +485,7 @@ enum status plan_command(const struct options *options, struct error *error) {
     plan_deinit(&planning->plan);
     arena_deinit(&planning->arena);
     gguf_close(&planning->gguf);
+    session_close(&planning->session);
     free(planning);
     return status;
 }

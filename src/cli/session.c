@@ -65,14 +65,14 @@ bool session_takes_any_device(const struct options *options) {
     return name != NULL && strcmp(name, "auto") == 0;
 }
 
-static enum status open_device(struct session *session, const char *path, const struct options *options,
-                               struct error *error) {
+enum status session_open_device(struct session *session, const char *path, const struct options *options,
+                                struct error *error) {
     struct device_request request = {.name = device_name(options),
                                      .options = {.thread_count = session->thread_count, .mask = session->mask}};
     struct error why;
     if (session_takes_any_device(options)) {
         if (option_given(options, OPTION_WEIGHTS_HOST) || !reads_everything(options)) request.name = "cpu";
-        request.weights_bytes = model_device_bytes(path, device_layers(options));
+        if (path != NULL) request.weights_bytes = model_device_bytes(path, device_layers(options));
     }
     TRY(device_open(&session->device, &request, &why, error));
     if (why.status != STATUS_OK && !session->quiet) fprintf(stderr, "loam: note: %s\n", why.message);
@@ -133,7 +133,7 @@ static enum status open_path(struct session *session, const char *path, const st
     session->quiet = option_flag(options, OPTION_QUIET);
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
-    TRY(only_cpu ? open_cpu(session, error) : open_device(session, path, options, error));
+    TRY(only_cpu ? open_cpu(session, error) : session_open_device(session, path, options, error));
     enum status status = load_model(session, path, options, only_cpu ? SIZE_MAX : device_layers(options), &why);
     if (status != STATUS_OK && !only_cpu && may_leave_card(session, options, status)) {
         if (!session->quiet) fprintf(stderr, "loam: note: %s; the cpu is used\n", why.message);

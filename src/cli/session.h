@@ -31,6 +31,10 @@ enum status session_open_path(struct session *session, const char *path, const s
 /* The same on the processor, whatever the options say of devices: after one that broke. */
 enum status session_open_cpu(struct session *session, const char *path, const struct options *options,
                              size_t thread_count, struct error *error) STATUS_CHECKED;
+/* The device of the options alone, with session->thread_count and mask; path: a model whose weights an automatic one is
+ * to hold, or NULL. */
+enum status session_open_device(struct session *session, const char *path, const struct options *options,
+                                struct error *error) STATUS_CHECKED;
 /* Whether any device will do: --device auto, or layers for a device that nobody named. */
 bool session_takes_any_device(const struct options *options);
 /* Opens the tokenizer of the file of -m, without its model. */

@@ -117,6 +117,18 @@ static enum status choose_within(struct choosing *choosing, const struct plan *p
     return plan_choose(&choosing->choices, &question, error);
 }
 
+/* Of the model's device; memory that is free there is what there is beside the weights. */
+static enum status open_machine(struct choosing *choosing, const struct model *model,
+                                const struct machine_request *request, char path[MACHINE_PATH_BYTES], char note[400],
+                                struct error *error) {
+    struct machine_request on = *request;
+    if (request->given == NULL && device_memory_free(model->device) != UINT64_MAX) on.measure.device = model->device;
+    TRY(machine_open(&choosing->machine, &on, path, note, error));
+    if (on.measure.device != NULL)
+        choosing->machine.device_bytes += (double)weight_sizes_on_card(&model->gguf, &model->config).all;
+    return STATUS_OK;
+}
+
 static enum status choose(struct choosing *choosing, struct plan *plan, const struct model *model,
                           const struct auto_request *request, struct auto_choice *choice, struct error *error) {
     char path[MACHINE_PATH_BYTES], *note = choice->note;
@@ -131,8 +143,8 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
     const struct choose_question question = question_of(choosing, plan, request);
     const struct weight_sizes weights = weight_sizes_of(&model->gguf, &model->config);
     machine.measure.use.disk = plan_may_read_disk(&question, &model->config, &weights);
-    enum status status = machine_open(&choosing->machine, &machine, path, note, &missing);
-    if (status == STATUS_INTERRUPTED) {
+    enum status status = open_machine(choosing, model, &machine, path, note, &missing);
+    if (status == STATUS_INTERRUPTED || (status != STATUS_OK && device_state(model->device, NULL) != STATUS_OK)) {
         *error = missing;
         return status;
     }
@@ -193,7 +205,7 @@ static enum status choose_full(struct choosing *choosing, struct plan *plan, con
     char path[MACHINE_PATH_BYTES];
     known.machine.never_measures = true;
     if (request->is_default ||
-        machine_open(&choosing->machine, &known.machine, path, choice->note, &missing) != STATUS_OK) {
+        open_machine(choosing, model, &known.machine, path, choice->note, &missing) != STATUS_OK) {
         choice->note[0] = '\0';
         TRY(take_full(plan, error));
         return place_weights(plan, model, request, choice, error);

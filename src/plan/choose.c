@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/size.h"
+
 struct row {
     const char *preset, *set;
     bool is_exact, needs_disk;
@@ -65,6 +67,20 @@ struct setting {
     uint64_t budget_bytes; /* of KV, where the question has no budget; 0: what plan_set_host_bytes takes */
 };
 
+/* Of a device with memory of its own: as the engine will, beside the weights. */
+static enum status place_on_device(struct plan *plan, const struct cost_model *model, struct error *error) {
+    const double all = model->machine->device_bytes, weights = (double)model->device_weight_bytes;
+    char needed[32], has[32];
+    if (!(model->machine->device_link > 0)) return STATUS_OK;
+    if (weights > all)
+        return error_set(error, STATUS_MEMORY,
+                         "the weights need %s, the device has %s: try -ngl N, or --device cpu; loam inspect says N",
+                         bytes_text(model->device_weight_bytes, needed, sizeof needed),
+                         bytes_text((uint64_t)all, has, sizeof has));
+    plan_bound_memory(plan, (uint64_t)(all - weights));
+    return plan->disk_directory == NULL ? plan_fit_context(plan, model->config, error) : STATUS_OK;
+}
+
 /* The plan of a row, within the question's tiers and sizes.  Borrows what the question's plan owns. */
 static enum status row_plan(const struct row *row, const char *set, const struct choose_question *question,
                             const struct setting *setting, struct plan *plan, struct error *error) {
@@ -79,6 +95,7 @@ static enum status row_plan(const struct row *row, const char *set, const struct
         plan->budget_bytes = setting->budget_bytes;
     }
     TRY(plan_set_axes(plan, row->preset, set[0] != '\0' ? set : NULL, NULL, error));
+    TRY(place_on_device(plan, setting->model, error));
     TRY(plan_set_host_bytes(plan, config, error));
     return plan_check_budget(plan, config, question->depth, error);
 }
@@ -106,7 +123,11 @@ static enum status place_weights(const struct choose_question *question, const s
     const struct weight_sizes *weights = &setting->model->weights;
     const uint64_t kv = cost->host_bytes, memory = question->memory_bytes;
     *host_bytes = question->weights_host_bytes;
-    if (setting->model->machine->device_link > 0) return STATUS_OK; /* a device has memory of its own */
+    if (setting->model->machine->device_link > 0) { /* a device has memory of its own, and all weights there */
+        if (memory == 0 || kv <= memory) return STATUS_OK;
+        return error_set(error, STATUS_MEMORY, "%llu MiB of memory: KV takes %llu MiB beside what the device has",
+                         (unsigned long long)memory >> 20, (unsigned long long)kv >> 20);
+    }
     if (*host_bytes > 0) {
         if (weight_sizes_host_bytes(weights, *host_bytes) > 0) return STATUS_OK;
         return error_set(error, STATUS_MEMORY, "--weights-host: %llu MiB, %s need more",

@@ -33,12 +33,12 @@ uint64_t cost_matrix_types(const struct model_config *config, const struct gguf 
 void cost_model_init(struct cost_model *model, const struct machine *machine, const struct model_config *config,
                      const struct gguf *gguf) {
     *model = (struct cost_model){.machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
+    if (machine->device_link > 0) model->device_weight_bytes = weight_sizes_on_card(gguf, config).all;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight");
         const double share = model_step_share(gguf, config, tensor);
         if (!model_is_matrix(tensor)) continue;
-        if (share > 0 || is_embedding) model->weight_bytes += tensor->size_bytes;
         if (share == 0) continue;
         model->row_seconds += (double)tensor->size_bytes * share /
                               machine_matrix_rate(machine, tensor->type, (size_t)tensor->dimensions[0]);
@@ -234,14 +234,17 @@ static double computing(const struct cost *cost) {
            cost->parts[COST_SELECTION];
 }
 
-/* KV that the device does not hold moves over the link, while the layer before computes. */
+/* K and V that the device reads from RAM: of layers that attend to everything all, of others what they choose and its
+ * slots lack, which hold a share of all that they could choose. */
 static double over_link(const struct step *step) {
     const struct machine *machine = step->model->machine;
-    const struct cost *cost = step->cost;
-    if (!(machine->device_link > 0)) return 0;
-    const double spare = fmax(machine->device_bytes - (double)step->model->weight_bytes, 0);
-    const double kept = step->chosen_layers > 0 ? step->work.kept / step->work.depth : 1;
-    return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
+    const struct plan *plan = step->plan;
+    const double layers = fmax((double)model_attention_layers(step->model->config), 1),
+                 layer_bytes = (double)step->cost->kv_bytes / layers,
+                 dense = layers - step->chosen_layers - (double)plan->near_layers,
+                 lacking = fmax(step->chosen_layers * layer_bytes - (double)plan->unit_bytes, 0);
+    if (!(machine->device_link > 0) || (plan->disk_directory == NULL && !plan->rows_in_host)) return 0;
+    return (fmax(dense, 0) * layer_bytes + lacking * step->work.kept / step->work.depth) / machine->device_link;
 }
 
 /* One thread asks for pages, waits for them and handles them. */
@@ -440,11 +443,13 @@ static void count_bytes(struct step *step, uint64_t depth) {
     cost->key_index_bytes = (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
     cost->host_bytes = step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
     if (step->plan->disk_directory != NULL) cost->disk_bytes = cost->kv_bytes + cost->key_index_bytes;
-    const struct machine *machine = step->model->machine;
-    if (!(machine->device_link > 0)) return;
-    const double spare = fmax(machine->device_bytes - (double)step->model->weight_bytes, 0);
-    cost->device_bytes = (uint64_t)fmin((double)cost->host_bytes, spare);
-    cost->host_bytes -= cost->device_bytes;
+    if (!(step->model->machine->device_link > 0)) return;
+    cost->device_bytes = cost->key_index_bytes;
+    if (step->plan->disk_directory != NULL) return;
+    const uint64_t layers = max_size(model_attention_layers(step->model->config), 1),
+                   near = step->plan->rows_in_host ? cost->kv_bytes / layers * step->plan->near_layers : cost->kv_bytes;
+    cost->device_bytes += near + (step->plan->rows_in_host ? step->plan->unit_bytes : 0);
+    cost->host_bytes = cost->kv_bytes - near;
 }
 
 /* Prompts attend to everything; what they store is written while they compute, and weights are read for each segment.

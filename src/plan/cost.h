@@ -27,10 +27,10 @@
 struct cost_model {
     const struct machine *machine; /* borrowed, as is the configuration */
     const struct model_config *config;
-    double row_seconds;    /* all matrices, one row */
-    double token_seconds;  /* the layers' matrices, a token of a prefill block */
-    double output_seconds; /* the output matrix, a row of as many */
-    uint64_t weight_bytes;
+    double row_seconds;           /* all matrices, one row */
+    double token_seconds;         /* the layers' matrices, a token of a prefill block */
+    double output_seconds;        /* the output matrix, a row of as many */
+    uint64_t device_weight_bytes; /* of all weights, on a device with memory of its own; 0: it has none */
     struct weight_sizes weights;
 };
 /* Types and shapes are read from gguf; no weight is. */
@@ -57,7 +57,7 @@ enum cost_part {
     COST_ATTENTION,
     COST_SELECTION,
     COST_PAGES, /* requests and checksums of what is read, by the processor */
-    COST_LINK,
+    COST_LINK,  /* K and V in RAM that a device reads */
     COST_DISK,
     COST_WEIGHTS, /* reading those that RAM does not hold */
     COST_PARTS

@@ -107,8 +107,9 @@ struct machine {
     struct machine_selection selections[MACHINE_SELECTIONS_MAX];
     struct machine_disk disk;
     struct machine_tier tier;
-    /* A device with memory of its own; 0: the device is the processor.  All rates above but those of the disk are then
-     * the device's, and KV in RAM moves over the link. */
+    /* A device with memory of its own, of which this is for weights and KV, of this machine's what is free now; 0: the
+     * device is the processor.  All rates above but memory.copy and those of the disk are then the device's, and it
+     * reads K and V in RAM over the link. */
     double device_bytes, device_link;
 };
 

@@ -534,7 +534,10 @@ static uint64_t kv_device_bytes(uint64_t free_bytes) {
 void plan_bound_device(struct plan *plan, struct device *device) {
     const uint64_t free_bytes = device_memory_free(device);
     plan->device_bytes = 0;
-    if (free_bytes == UINT64_MAX) return;
+    if (free_bytes != UINT64_MAX) plan_bound_memory(plan, free_bytes);
+}
+
+void plan_bound_memory(struct plan *plan, uint64_t free_bytes) {
     plan->device_bytes = kv_device_bytes(free_bytes);
     if (plan->device_budget_bytes == 0) return;
     if (plan->device_budget_bytes < plan->device_bytes) plan->device_bytes = plan->device_budget_bytes;

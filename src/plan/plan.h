@@ -148,6 +148,8 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
 /* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free,
  * and by --kv-device; what is left of the budget is then RAM's. */
 void plan_bound_device(struct plan *plan, struct device *device);
+/* The same for a device with so much free. */
+void plan_bound_memory(struct plan *plan, uint64_t free_bytes);
 /* The context of a sequence, at most the model's, whose K and V a device holds that has so much free beside the
  * weights; 0: not one chunk. */
 uint64_t plan_device_context(const struct model_config *config, enum kv_type type, uint64_t free_bytes);

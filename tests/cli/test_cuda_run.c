@@ -9,6 +9,7 @@
 
 #include "cli/process.h"
 #include "device/cuda/images.h"
+#include "plan/sample_machine.h"
 
 #define MODEL LOAM_SOURCE_DIR "/models/loam-nano.gguf"
 
@@ -154,8 +155,72 @@ static void test_selections(void **state) {
     steps_check("meanstd", "page=16,sinks=16,recent=16,dense=0", true, 11); /* behind slots */
 }
 
+static double one(void *context) {
+    (void)context;
+    return 1;
+}
+
+/* A folder with the card's numbers, as if they had been measured, and none of the processor's. */
+static void give_numbers(void) {
+    char path[300], command[400];
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    snprintf(machine.processor, sizeof machine.processor, "Fake GPU 0");
+    machine.device_link = 1e9;
+    snprintf(command, sizeof command, "mkdir -p %s", scratch_path("loam"));
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s", scratch_path("loam/machine-Fake-GPU-0.json"));
+    assert_ok(machine_save(&machine, path, &error), error);
+    snprintf(path, sizeof path, "%s", scratch_path("loam"));
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(setenv("XDG_CACHE_HOME", path, 1), 0);
+}
+
+static struct process_result plan_on(const char *card, const char *more) {
+    assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
+    assert_int_equal(setenv("FAKE_CUDA", card, 1), 0);
+    return LOAM("plan", "-q", "-m", MODEL, "--device", "cuda", "-c", "8K", "--json", "--kv-device", "4M", more);
+}
+
+/* Three tiers, of which the card's is what it has now, and the plan within what was given for each. */
+static void test_plan(void **state) {
+    (void)state;
+    if (cuda_image_count == 0) skip();
+    give_numbers();
+    struct process_result result = plan_on("memory=1G", "--kv-host=64M");
+    if (result.code != 0) fail_msg("exit code %d: %s", result.code, result.complaints);
+    assert_int_equal(number_of(&result, "device_bytes"), 1 << 30);
+    assert_non_null(strstr(result.output, "\"processor\": \"Fake GPU 0\""));
+    assert_non_null(strstr(result.output, "--preset full --device cuda --kv-device 4M --kv-host 64M -t "));
+    struct process_result choice = result;
+    choice.output = strstr(result.output, "\"choice\"");
+    const uint64_t near = number_of(&choice, "device_bytes"), far = number_of(&choice, "host_bytes");
+    assert_true(near > 2 << 20 && near <= 4 << 20 && far > 0 && far <= 64 << 20);
+    assert_true(near + far >= number_of(&choice, "kv_bytes"));
+    assert_null(strstr(choice.output, "hata")); /* which a card cannot choose by */
+    process_deinit(&result);
+    static const struct {
+        const char *card, *more;
+        int code;
+        const char *line;
+    } refused[] = {{"memory=1G", "--kv-host=1M", 5, "the budget is 1.00 MiB"},
+                   {"memory=4M", "--kv-host=64M", 5, "loam: the weights need "},
+                   {"memory=1G", "--machine=x", 2, "plan: --machine and --device: expected one of them"},
+                   {"fail=cuMemcpyAsync:1:700", "--measure", 1, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        result = plan_on(refused[i].card, refused[i].more);
+        const char *end = strchr(result.complaints, '\n');
+        if (result.code != refused[i].code || strstr(result.complaints, refused[i].line) == NULL || end == NULL ||
+            end[1] != '\0')
+            fail_msg("case %zu: exit code %d: %s", i, result.code, result.complaints);
+        process_deinit(&result);
+    }
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_same_text),
-                                       cmocka_unit_test(test_selections), cmocka_unit_test(test_faults)};
+                                       cmocka_unit_test(test_selections), cmocka_unit_test(test_plan),
+                                       cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

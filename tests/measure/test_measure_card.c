@@ -10,7 +10,8 @@
 
 #include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
-#include "measure/machine_file.h"
+#include "measure/auto.h"
+#include "model/tiny_model.h"
 
 static char folder[] = "/tmp/loam-card-XXXXXX", path[MACHINE_PATH_BYTES], note[400], part_names[400];
 
@@ -78,7 +79,33 @@ static void a_card_is_measured_once(void **state) {
     device_destroy(card);
 }
 
-/* ... which is nobody else's. */
+/* ... by which a model on it is planned for: --preset auto has no numbers but those. */
+static void a_model_on_it_goes_by_them(void **state) {
+    (void)state;
+    struct error error;
+    struct model *model;
+    struct auto_choice choice;
+    struct device *card = card_open("seed=1,devices=2,memory=6M", 0);
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = 32;
+    tiny_model_load_on(&tiny, "card", card, &model); /* it takes 4 MB of the 6 */
+    const struct auto_request request = {.machine = request_of(card), .depth = 256, .sequences = 1};
+    struct plan plan = {.sequence_capacity = 1};
+    assert_ok(plan_set_axes(&plan, "auto", NULL, NULL, &error), error);
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_string_equal(plan.preset, "full");
+    if (strstr(choice.note, "--preset auto: full; ") == NULL || strstr(choice.note, "are predicted") == NULL)
+        fail_msg("%s", choice.note);
+    plan = (struct plan){.sequence_capacity = 1, .has_budget = true, .budget_bytes = 1 << 20};
+    plan.device_budget_bytes = plan.budget_bytes - 1; /* the rest is too little for what it does not hold */
+    const struct auto_request deep = {.machine = request_of(card), .depth = 1 << 16, .sequences = 1};
+    assert_ok(plan_set_axes(&plan, "auto", NULL, NULL, &error), error);
+    assert_int_equal(auto_choose(&plan, model, &deep, &choice, &error), STATUS_MEMORY);
+    model_destroy(model);
+    device_destroy(card);
+}
+
+/* They are nobody else's. */
 static void others_have_their_own_numbers(void **state) {
     (void)state;
     struct machine machine;
@@ -117,6 +144,7 @@ static void a_card_that_breaks_has_no_numbers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_card_is_measured_once),
+                                       cmocka_unit_test(a_model_on_it_goes_by_them),
                                        cmocka_unit_test(others_have_their_own_numbers),
                                        cmocka_unit_test(a_card_that_breaks_has_no_numbers)};
     char command[64];

@@ -38,7 +38,7 @@ static struct cost_model model_on(const struct machine *machine) {
                                .row_seconds = 1e-3,
                                .token_seconds = 1e-4,
                                .output_seconds = 1e-5,
-                               .weight_bytes = 20 << 20,
+                               .device_weight_bytes = 20 << 20,
                                .weights = weights};
 }
 
@@ -723,8 +723,61 @@ static void windows_are_what_is_seen(void **state) {
     assert_int_equal(select_layer_first(&options, &shape), 3);
 }
 
+/* Of a device with memory of its own: the three tiers are what the engine makes of the same budgets, the link moves
+ * what lies in RAM, and what does not fit is refused. */
+static void a_device_holds_what_the_engine_puts_there(void **state) {
+    (void)state;
+    enum { DEPTH = 65536, MIB = 1 << 20, LAYER = DEPTH * 2 * (64 + 64) * 2 }; /* bytes: 32 MiB */
+    static const struct {
+        uint64_t device, kv_device, kv_host; /* MiB free beside the weights; budgets, 0: none */
+        double near, far;                    /* layers, and those in RAM, which are read */
+        bool is_possible;
+    } cases[] = {{400, 0, 0, 6, 0, true},   {150, 0, 0, 2, 4, true},     {400, 100, 200, 3, 3, true},
+                 {400, 100, 50, 0, 0, false}, {10, 0, 0, 0, 6, true}};
+    struct machine machine = sample_machine(one, NULL);
+    machine.device_link = 1e9;
+    const struct cost_model model = model_on(&machine);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct choices choices;
+        struct error error;
+        const uint64_t budget = (cases[i].kv_device + cases[i].kv_host) * MIB;
+        struct plan plan = sizes(false, budget), placed = plan;
+        plan.device_budget_bytes = placed.device_budget_bytes = cases[i].kv_device * MIB;
+        machine.device_bytes = (double)((20 + cases[i].device) * MIB);
+        const struct choose_question question = {
+            .models = &model, .model_count = 1, .sequences = 1, .plan = &plan, .depth = DEPTH - 1};
+        const enum status status = plan_choose(&choices, &question, &error);
+        assert_int_equal(status == STATUS_OK, cases[i].is_possible);
+        if (!cases[i].is_possible) continue;
+        placed.context_size = DEPTH;
+        assert_ok(plan_set_axes(&placed, "full", NULL, NULL, &error), error);
+        plan_bound_memory(&placed, cases[i].device * MIB);
+        assert_ok(plan_fit_context(&placed, &config, &error), error);
+        const struct candidate *full = &choices.list[0];
+        assert_string_equal(full->preset, "full");
+        assert_true(placed.rows_in_host == (cases[i].far > 0));
+        assert_int_equal(full->cost.host_bytes, (uint64_t)cases[i].far * LAYER);
+        assert_int_equal(full->cost.device_bytes, placed.rows_in_host
+                                                      ? placed.near_layers * LAYER + placed.unit_bytes
+                                                      : 6 * (uint64_t)LAYER);
+        assert_true(full->cost.device_bytes <= max_size(placed.device_bytes, 1));
+        assert_true(fabs(full->cost.parts[COST_LINK] - cases[i].far * LAYER / 1e9) < 1e-9);
+        for (size_t j = 1; j < choices.count; j++) /* lists move less than everything */
+            assert_true(choices.list[j].cost.parts[COST_LINK] <= full->cost.parts[COST_LINK] * 1.01);
+    }
+    struct choices choices;
+    struct error error;
+    struct plan plan = sizes(false, 0);
+    const struct choose_question question = {.models = &model, .model_count = 1, .plan = &plan, .depth = 64};
+    machine.device_bytes = 19 << 20;
+    assert_int_equal(plan_choose(&choices, &question, &error), STATUS_MEMORY);
+    assert_string_equal(error.message, "the weights need 20.00 MiB, the device has 19.00 MiB: try -ngl N, or --device "
+                                       "cpu; loam inspect says N");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_holds_what_the_engine_puts_there),
         cmocka_unit_test(the_choice_is_the_quickest),
         cmocka_unit_test(of_equal_plans_the_exact_one),
         cmocka_unit_test(reading_everything_is_as_played),

@@ -46,7 +46,7 @@ static struct cost predicted(const struct setting *setting) {
     const struct machine machine = sample_machine(one, NULL);
     const struct model_config *config = setting->config;
     const struct cost_model model = {
-        .machine = &machine, .config = config, .row_seconds = 1e-3, .token_seconds = 1e-4, .weight_bytes = 90 << 20};
+        .machine = &machine, .config = config, .row_seconds = 1e-3, .token_seconds = 1e-4};
     const double kv = (double)(setting->depth * config->layer_count * config->kv_head_count * 256);
     struct plan plan = {.sequence_capacity = 1,
                         .has_budget = true,
