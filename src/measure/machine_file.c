@@ -88,10 +88,13 @@ static bool is_off(const struct machine *machine, const struct measure_options *
 static bool must_measure(struct machine *machine, const struct machine_request *request, const char *path,
                          char note[400]) {
     struct error why;
-    if (request->measures) return snprintf(note, 400, "measuring this machine") > 0;
-    if (access(path, F_OK) != 0) return snprintf(note, 400, "measuring this machine, which takes some 5 s, once") > 0;
+    const struct device *card = request->measure.device;
+    const char *what = card != NULL ? card->model : "this machine";
+    if (request->measures) return snprintf(note, 400, "measuring %s", what) > 0;
+    if (access(path, F_OK) != 0)
+        return snprintf(note, 400, "measuring %s, which takes some %d s, once", what, card != NULL ? 10 : 5) > 0;
     if (machine_load(machine, path, &why) != STATUS_OK)
-        return snprintf(note, 400, "%.300s; measuring this machine again", why.message) > 0;
+        return snprintf(note, 400, "%.200s; measuring %s again", why.message, what) > 0;
     if (is_of_this_machine(machine, &request->measure))
         return !request->never_measures && is_off(machine, &request->measure, path, note);
     return snprintf(note, 400, "measuring this machine: %.120s is of %s, %s, %u threads", path, machine->processor,

@@ -63,6 +63,7 @@ static void a_card_is_measured_once(void **state) {
      * products' rows */
     assert_true(counts.launches > 13 + 13 * 7 && counts.products > 0);
     assert_int_equal(link_bytes, (2 + 4) << 20);
+    assert_string_equal(note, "measuring Fake GPU 0, which takes some 10 s, once");
     assert_string_equal(machine.processor, "Fake GPU 0");
     assert_true(machine.thread_count == 3 && machine.memory.all == 0 && machine.memory.copy > 0);
     assert_true(machine.device_bytes == (double)device_memory_free(card));
