@@ -43,6 +43,7 @@ enum status device_state(const struct device *device, struct error *error) {
 static const struct counter counter_rows[] = {
     ROW(ITEMS, launches, "Kernels, of recorded steps too."),
     ROW(ITEMS, captures, "Steps that were recorded."),
+    ROW(ITEMS, changes, "Recorded steps that were given other sequences, places or lengths."),
     ROW(ITEMS, replays, "Recorded steps that were launched."),
     ROW(BYTES, copied_bytes, "Copied over the bus and within the device's memory."),
     ROW(ITEMS, products, "Products of prompts' rows with the weights of a type, and their attention."),

@@ -676,7 +676,7 @@ struct beside_operation {
 /* What a device was asked to do since it was made: kernels, of recorded steps too; recorded steps; bytes that were
  * copied, over the bus and within its memory. */
 struct device_counts {
-    uint64_t launches, captures, replays, copied_bytes, products, tuned_products;
+    uint64_t launches, captures, changes, replays, copied_bytes, products, tuned_products;
 };
 extern const struct counter_table device_counters;
 
@@ -717,12 +717,13 @@ struct device_operations {
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
      * route, matmul_experts, convolve, delta, gate, gather, keep_rows, append, attend, key_index_build, compare_labels,
      * choose, fetch, attend_rows, beside, nothing else; choose, fetch and attend_rows without results for the host but
-     * the places of lists. What they
-     * name in the host's memory is as it was then; what differs from launch to launch is in the rows of the step and
-     * the limits of its lists. Spans of theirs are the same or share nothing, but for parts of rows of one that
-     * convolve and delta read. After a launch KV, states, MEMORY_SHARED, and what lists that are kept need have what
-     * was written; of other memory that they write it may be anything, since a device may run several operations as
-     * one. graph_end: *graph NULL unless STATUS_OK. graph_destroy: no launch is under way; NULL is allowed. */
+     * the places of lists. What they name in the host's memory is as it was then; what differs from launch to launch is
+     * in the rows of the step and the limits of its lists. Spans of theirs are the same or share nothing, but for parts
+     * of rows of one that convolve and delta read. After a launch KV, states, MEMORY_SHARED, and what lists that are
+     * kept need have what was written; of other memory that they write it may be anything, since a device may run
+     * several operations as one. graph_end: *graph is NULL, or one of the stream whose memory and nodes the new one may
+     * take over, of which no launch is under way, and which is gone afterwards; NULL unless STATUS_OK. graph_destroy:
+     * no launch is under way; NULL is allowed. */
     enum status (*graph_begin)(struct stream *stream, struct error *error);
     enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
     void (*graph_launch)(struct stream *stream, struct graph *graph);

@@ -47,13 +47,10 @@ struct forward_watch {
     } attention;
 };
 
-/* A step as a graph (step_graph.c). */
-enum { STEP_GRAPHS = 2 };
+/* Steps as graphs (step_graph.c). */
+enum { STEP_GRAPHS = 16 }; /* that are kept */
 struct step_graph {
-    /* owned; NULL: none.  Where layers keep a state one that reads it from a slot and leaves it in another, and one
-     * that goes the other way. */
-    struct graph *graphs[STEP_GRAPHS];
-    struct step_kind *kind; /* owned; of the last step */
+    struct step_kinds *kinds; /* owned */
     struct step_graph_counts counts;
 };
 
@@ -172,7 +169,8 @@ static inline void layer_phase(const struct layer_pass *pass, const char *name) 
  * the map. */
 bool step_graph_takes(const struct forward *forward, const struct forward_batch *batch);
 /* Runs such a step up to its logits: the first of its kind as it is, the second is captured, and launched as those
- * that follow are.  Of a kind are steps whose sequences have their page tables at the same places. */
+ * that follow are.  Of a kind are steps whose sequences have their page tables at the same places; one of another kind
+ * and as many rows is launched at once, by a graph that is changed. */
 typedef enum status step_run(struct forward *forward, const struct forward_batch *batch, struct error *error);
 enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
                            struct error *error);

@@ -395,9 +395,9 @@ enum status forward_run(struct forward *forward, const struct forward_batch *bat
  * States go on from row to row, by what the batch computed of it; nothing where no layer keeps one. */
 enum status forward_keep_row(struct forward *forward, struct kv_sequence *sequence, size_t row, struct error *error)
     STATUS_CHECKED;
-/* Steps that ran as a graph of the device (device.h). */
+/* Steps that ran as a graph of the device (device.h).  changes: of graphs, for other sequences than they were of. */
 struct step_graph_counts {
-    uint64_t captures, launches;
+    uint64_t captures, changes, launches;
 };
 struct step_graph_counts forward_graph_counts(const struct forward *forward);
 /* Before memory goes that graphs may name: of the KV cache's slots. */

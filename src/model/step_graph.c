@@ -1,74 +1,70 @@
 /* step_graph: a decode step that is captured once and launched for every token. Positions and tokens are in the rows
  * of the step; places of chunks in page tables, and limits of lists beside the rows, which are all brought up to
- * date in front of the launch. */
+ * date in front of the launch.  Some graphs are kept, one for each number of rows: where other sequences come, or
+ * memory moves, the graph of as many rows becomes one of theirs (graph_end of device.h). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "model/forward_internal.h"
 
-/* Where the places of a sequence's chunks in a layer are. */
-struct table_place {
-    uint64_t address, key_index; /* key_index: of their blocks; 0: none */
-    size_t chunk_stride;
+/* A kind of steps, as numbers: what a graph of them has in it.  The first is its class, which says what operations
+ * there are. */
+enum {
+    KIND_NUMBERS = 6 + 3 * PLACE_POOLS, /* the class, the stream's ways, lists and pools */
+    ROW_NUMBERS = 3,                    /* slots of units; where its states come from and go */
+    TABLE_NUMBERS = 3                   /* where a row's places in a layer are, and of blocks of its key index */
 };
 
-/* What a captured step cannot differ in. */
-struct step_kind {
-    size_t row_count; /* 0: there was no step */
-    bool beside;
-    struct kv_pools pools;
-    struct attention_shape attention;
-    uint64_t *places, *places_before; /* owned, [logit_row_capacity]: slots of units */
-    uint64_t *windows;                /* owned, [layer_count] */
-    /* owned, [1 + STEP_GRAPHS][logit_row_capacity][2]: where rows have their states from and leave them, 0: they have
-     * none; of this step, and of each graph, if it is known */
-    uint64_t *states;
-    bool knows[STEP_GRAPHS];
-    size_t now;                  /* the last step's graph */
-    struct table_place tables[]; /* [layer_count][row_count] */
+/* A graph of a class, and the kind that it is of now. */
+struct kept_graph {
+    struct graph *graph; /* owned; NULL: there was one step of the kind */
+    uint64_t *numbers;   /* owned */
+    size_t count;        /* 0: none */
+    uint64_t used;       /* when, of step_kinds.clock */
+};
+
+struct step_kinds {
+    struct kept_graph graphs[STEP_GRAPHS];
+    uint64_t clock;
+    uint64_t *numbers; /* owned; of the step that runs */
+    size_t count;
+    uint64_t *places;  /* owned, [logit_row_capacity]: slots of units */
+    uint64_t *windows; /* owned, [layer_count] */
 };
 
 enum status step_graph_init(struct forward *forward, struct error *error) {
-    const size_t count = forward->model->config.layer_count * forward->logit_row_capacity;
-    struct step_kind *kind = calloc(1, sizeof *kind + count * sizeof *kind->tables);
-    if (kind == NULL) return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers", count);
-    forward->graph.kind = kind;
-    kind->places = calloc(forward->logit_row_capacity, sizeof *kind->places);
-    kind->places_before = calloc(forward->logit_row_capacity, sizeof *kind->places_before);
-    kind->windows = calloc(forward->model->config.layer_count, sizeof *kind->windows);
-    kind->states = calloc((1 + STEP_GRAPHS) * forward->logit_row_capacity, 2 * sizeof *kind->states);
-    if (kind->places == NULL || kind->places_before == NULL || kind->windows == NULL || kind->states == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers",
-                         forward->model->config.layer_count);
-    for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
+    const size_t layers = forward->model->config.layer_count, rows = forward->logit_row_capacity,
+                 count = KIND_NUMBERS + rows * (ROW_NUMBERS + layers * TABLE_NUMBERS);
+    struct step_kinds *kinds = calloc(1, sizeof *kinds);
+    if (kinds == NULL) return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers", layers);
+    forward->graph.kinds = kinds;
+    kinds->numbers = calloc(count + rows + layers, sizeof *kinds->numbers);
+    if (kinds->numbers == NULL) return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers", layers);
+    kinds->places = kinds->numbers + count;
+    kinds->windows = kinds->places + rows;
+    for (size_t layer = 0; layer < layers; layer++) {
         const struct layer_config *shape = &forward->model->config.layers[layer];
-        kind->windows[layer] = shape->attention == ATTENTION_SLIDING ? shape->window : 0;
+        kinds->windows[layer] = shape->attention == ATTENTION_SLIDING ? shape->window : 0;
     }
     return STATUS_OK;
 }
 
-static void forget(struct forward *forward, size_t graph) {
-    forward->model->device->operations->graph_destroy(forward->graph.graphs[graph]);
-    forward->graph.graphs[graph] = NULL;
-    forward->graph.kind->knows[graph] = false;
+static void forget(struct forward *forward, struct kept_graph *kept) {
+    forward->model->device->operations->graph_destroy(kept->graph);
+    free(kept->numbers);
+    *kept = (struct kept_graph){.graph = NULL};
 }
 
 void forward_forget_graph(struct forward *forward) {
-    if (forward->graph.kind == NULL) return;
-    for (size_t graph = 0; graph < STEP_GRAPHS; graph++) forget(forward, graph);
-    forward->graph.kind->row_count = 0;
+    for (size_t i = 0; i < STEP_GRAPHS && forward->graph.kinds != NULL; i++)
+        forget(forward, &forward->graph.kinds->graphs[i]);
 }
 
 void step_graph_deinit(struct forward *forward) {
-    struct step_kind *kind = forward->graph.kind;
     forward_forget_graph(forward);
-    if (kind == NULL) return;
-    free(kind->places);
-    free(kind->places_before);
-    free(kind->windows);
-    free(kind->states);
-    free(kind);
+    if (forward->graph.kinds != NULL) free(forward->graph.kinds->numbers); /* places and windows lie behind them */
+    free(forward->graph.kinds);
 }
 
 struct step_graph_counts forward_graph_counts(const struct forward *forward) {
@@ -103,75 +99,89 @@ static struct attention_rows show_layer(struct forward *forward, const struct fo
     return rows;
 }
 
-/* Brings all page tables up to date, and notes the step's kind; false: it differs from that of the last one. */
-static bool note_kind(struct forward *forward, const struct forward_batch *batch) {
-    struct step_kind *kind = forward->graph.kind;
-    const size_t rows = batch->row_count;
-    bool same = kind->row_count == rows && kind->beside == batch->beside;
+static void note(struct step_kinds *kinds, uint64_t number) { kinds->numbers[kinds->count++] = number; }
+
+static uint64_t address_of(struct span span) { return span_exists(span) ? span.buffer->address + span.offset : 0; }
+
+/* Brings all page tables up to date, and notes where they are. */
+static void note_tables(struct forward *forward, const struct forward_batch *batch) {
+    struct step_kinds *kinds = forward->graph.kinds;
     for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
         if (!attends(forward, layer)) continue;
         const struct attention_rows shown = show_layer(forward, batch, layer);
-        for (size_t i = 0; i < rows; i++) {
-            const struct kv_view *view = &shown.items[i].view;
-            const struct span index = view->key_index;
-            const struct table_place now = {view->chunks.buffer->address + view->chunks.offset,
-                                            span_exists(index) ? index.buffer->address + index.offset : 0,
-                                            view->chunk_stride};
-            struct table_place *place = &kind->tables[layer * rows + i];
-            same = same && place->address == now.address && place->key_index == now.key_index &&
-                   place->chunk_stride == now.chunk_stride;
-            *place = now;
+        for (size_t i = 0; i < batch->row_count; i++) {
+            note(kinds, address_of(shown.items[i].view.chunks));
+            note(kinds, address_of(shown.items[i].view.key_index));
+            note(kinds, shown.items[i].view.chunk_stride);
         }
     }
     const struct kv_pools *pools = forward->items[0].view.pools;
-    for (size_t i = 1; i < rows; i++) ASSERT(forward->items[i].view.pools == pools);
-    for (size_t i = 0; i < PLACE_POOLS; i++)
-        same = same && kind->pools.list[i].buffers == pools->list[i].buffers &&
-               kind->pools.list[i].buffer_count == pools->list[i].buffer_count &&
-               kind->pools.list[i].slot_bytes == pools->list[i].slot_bytes;
-    kind->pools = *pools;
-    kind->row_count = rows;
-    kind->beside = batch->beside;
-    return same;
+    for (size_t i = 1; i < batch->row_count; i++) ASSERT(forward->items[i].view.pools == pools);
+    for (size_t i = 0; i < PLACE_POOLS; i++) {
+        note(kinds, (uintptr_t)pools->list[i].buffers);
+        note(kinds, pools->list[i].buffer_count);
+        note(kinds, pools->list[i].slot_bytes);
+    }
 }
 
-/* The graph of a step whose states go the way that this one's go; *seen: there was such a step before. */
-static size_t note_states(struct forward *forward, const struct forward_batch *batch, bool *seen) {
-    struct step_kind *kind = forward->graph.kind;
-    const size_t rows = batch->row_count, bytes = rows * 2 * sizeof *kind->states;
-    uint64_t *const of[STEP_GRAPHS] = {kind->states + 2 * forward->logit_row_capacity,
-                                       kind->states + 4 * forward->logit_row_capacity};
-    for (size_t i = 0; i < rows; i++) {
+/* What layers that keep a state read, and where they leave it. */
+static void note_states(struct step_kinds *kinds, const struct forward_batch *batch) {
+    for (size_t i = 0; i < batch->row_count; i++) {
         struct kv_state *state = kv_sequence_state(batch->sequences[i]);
         const uint64_t position = batch->items[i].position_first;
-        const struct kv_state_part part =
-            state != NULL ? kv_state_part(state, position, position + 1) : (struct kv_state_part){.end = 0};
-        kind->states[2 * i] = span_exists(part.from) ? part.from.buffer->address + part.from.offset : 0;
-        kind->states[2 * i + 1] = span_exists(part.to) ? part.to.buffer->address + part.to.offset : 0;
+        if (state == NULL) continue;
+        const struct kv_state_part part = kv_state_part(state, position, position + 1);
+        note(kinds, address_of(part.from));
+        note(kinds, address_of(part.to));
     }
-    for (size_t graph = 0; graph < STEP_GRAPHS; graph++) {
-        *seen = kind->knows[graph] && memcmp(of[graph], kind->states, bytes) == 0;
-        if (*seen) return graph;
+}
+
+/* The graph of the step's kind; or one of its class that becomes one of this kind, as long as there are as many as a
+ * class takes turns with; or the one that was not used for longest.  *seen: it is of the kind. */
+static struct kept_graph *find(struct forward *forward, bool *seen) {
+    struct step_kinds *kinds = forward->graph.kinds;
+    struct kept_graph *oldest = kinds->graphs, *of_class = NULL;
+    const size_t turns = forward->model->config.state.layer_count > 0 ? 2 : 1;
+    size_t count = 0;
+    for (struct kept_graph *kept = kinds->graphs; kept < kinds->graphs + STEP_GRAPHS; kept++) {
+        if (kept->used < oldest->used) oldest = kept;
+        if (kept->count == 0 || kept->numbers[0] != kinds->numbers[0]) continue;
+        *seen = kept->count == kinds->count &&
+                memcmp(kept->numbers, kinds->numbers, kinds->count * sizeof *kinds->numbers) == 0;
+        if (*seen) return kept;
+        count++;
+        if (of_class == NULL || kept->used < of_class->used) of_class = kept;
     }
-    const size_t other = kind->knows[kind->now] ? 1 - kind->now : kind->now;
-    forget(forward, other);
-    memcpy(of[other], kind->states, bytes);
-    kind->knows[other] = true;
-    return other;
+    *seen = false;
+    if (count >= turns) return of_class;
+    forget(forward, oldest);
+    return oldest;
+}
+
+/* It is of the step's kind from now on.  false: no memory. */
+static bool become(struct kept_graph *kept, const struct step_kinds *kinds) {
+    const size_t bytes = kinds->count * sizeof *kinds->numbers;
+    if (kept->count != kinds->count) {
+        free(kept->numbers);
+        kept->numbers = malloc(bytes);
+        kept->count = kept->numbers != NULL ? kinds->count : 0;
+    }
+    if (kept->numbers != NULL) memcpy(kept->numbers, kinds->numbers, bytes);
+    return kept->numbers != NULL;
 }
 
 static enum status capture(struct forward *forward, const struct forward_batch *batch, step_run *run,
-                           struct error *error) {
+                           struct kept_graph *kept, struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
+    struct step_graph_counts *counts = &forward->graph.counts;
     TRY(operations->graph_begin(forward->stream, error));
     attention_begin_capture(forward->attention);
     enum status status = run(forward, batch, error);
     attention_end_capture(forward->attention);
-    enum status ended = operations->graph_end(forward->stream, &forward->graph.graphs[forward->graph.kind->now],
-                                              status == STATUS_OK ? error : NULL);
+    *(kept->graph == NULL ? &counts->captures : &counts->changes) += 1;
+    enum status ended = operations->graph_end(forward->stream, &kept->graph, status == STATUS_OK ? error : NULL);
     if (status == STATUS_OK) status = ended;
     if (status != STATUS_OK) forward_forget_graph(forward);
-    forward->graph.counts.captures += status == STATUS_OK;
     return status;
 }
 
@@ -180,55 +190,51 @@ static struct attention_step step_of(const struct forward *forward, const struct
                                    .sequences = batch->sequences,
                                    .rules = batch->rules,
                                    .items = batch->items,
-                                   .windows = forward->graph.kind->windows};
+                                   .windows = forward->graph.kinds->windows};
 }
 
-/* What its lists may hold is on its way to the device.  *same: so far it is like the last step; cleared where its lists
- * lie elsewhere.  *fits false: it is none that a graph may be. */
-static enum status prepare(struct forward *forward, const struct forward_batch *batch, bool *same, bool *fits,
-                           struct error *error) {
-    struct step_kind *kind = forward->graph.kind;
-    const size_t rows = batch->row_count;
+/* Notes the step's kind; all that a graph of it reads is on its way to the device.  *fits false: it is none that a
+ * graph may be. */
+static enum status note_kind(struct forward *forward, const struct forward_batch *batch, bool *fits,
+                             struct error *error) {
+    struct step_kinds *kinds = forward->graph.kinds;
     const struct attention_step step = step_of(forward, batch);
-    const struct attention_shape before = kind->attention;
-    memcpy(kind->places_before, kind->places, rows * sizeof *kind->places);
-    TRY(attention_prepare_step(forward->attention, forward->stream, &step, &kind->attention, kind->places, fits,
-                               error));
-    *same = *same && before.chooses == kind->attention.chooses &&
-            memcmp(before.lists, kind->attention.lists, sizeof before.lists) == 0 &&
-            memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;
+    struct attention_shape shape;
+    kinds->count = 1;
+    note_tables(forward, batch);
+    TRY(attention_prepare_step(forward->attention, forward->stream, &step, &shape, kinds->places, fits, error));
+    kinds->numbers[0] = batch->row_count << 2 | (uint64_t)shape.chooses << 1 | batch->beside;
+    for (size_t i = 0; i < sizeof shape.lists / sizeof shape.lists[0]; i++) note(kinds, shape.lists[i]);
+    for (size_t i = 0; i < batch->row_count; i++) note(kinds, kinds->places[i]);
+    note_states(kinds, batch);
     return STATUS_OK;
 }
 
 enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
                            struct error *error) {
-    struct step_graph *own = &forward->graph;
     const struct model_config *config = &forward->model->config;
-    bool same = note_kind(forward, batch), fits;
-    TRY(prepare(forward, batch, &same, &fits, error));
-    if (!same || !fits)
-        for (size_t graph = 0; graph < STEP_GRAPHS; graph++) forget(forward, graph);
-    own->kind->now = note_states(forward, batch, &same);
-    struct graph **const graph = &own->graphs[own->kind->now];
-    if (!same || *graph == NULL) attention_uncount_step(forward->attention);
-    if (!same) {
-        if (!fits) own->kind->row_count = 0;
-        return run(forward, batch, error);
-    }
-    if (*graph == NULL) {
-        const enum status status = capture(forward, batch, run, error);
+    struct step_kinds *kinds = forward->graph.kinds;
+    bool fits, seen = false;
+    TRY(note_kind(forward, batch, &fits, error));
+    struct kept_graph *kept = fits ? find(forward, &seen) : NULL;
+    if (kept == NULL || !seen || kept->graph == NULL) attention_uncount_step(forward->attention);
+    if (kept == NULL || (!seen && !become(kept, kinds))) return run(forward, batch, error);
+    kept->used = ++kinds->clock;
+    if (!seen && kept->graph == NULL) return run(forward, batch, error); /* the first */
+    if (!seen || kept->graph == NULL) {
+        const enum status status = capture(forward, batch, run, kept, error);
         if (status == STATUS_MEMORY) return run(forward, batch, error); /* without a graph */
         TRY(status);
     } else {
         for (size_t layer = 0; layer < config->layer_count; layer++) {
             if (!attends(forward, layer)) continue;
             const struct attention_rows rows = show_layer(forward, batch, layer);
-            attention_watch_layer(&rows, own->kind->windows[layer]);
+            attention_watch_layer(&rows, kinds->windows[layer]);
         }
     }
-    forward->model->device->operations->graph_launch(forward->stream, *graph);
+    forward->model->device->operations->graph_launch(forward->stream, kept->graph);
     const struct attention_step step = step_of(forward, batch);
     attention_note_step(forward->attention, forward->stream, &step);
-    own->counts.launches++;
+    forward->graph.counts.launches++;
     return STATUS_OK;
 }

@@ -669,9 +669,16 @@ static enum status queued_graph_begin(struct stream *stream, struct error *error
     return STATUS_OK;
 }
 
+static void queued_graph_destroy(struct graph *graph) {
+    if (graph == NULL) return;
+    operation_list_clear(&graph->list);
+    free(graph);
+}
+
 static enum status queued_graph_end(struct stream *stream, struct graph **graph, struct error *error) {
     (void)error;
     ASSERT(!stream->graph->list.failed);
+    queued_graph_destroy(*graph);
     *graph = stream->graph;
     stream->graph = NULL;
     stream->device->counts.graphs++;
@@ -687,12 +694,6 @@ static void queued_graph_launch(struct stream *stream, struct graph *graph) {
         record->listed = operation;
         launch(record);
     }
-}
-
-static void queued_graph_destroy(struct graph *graph) {
-    if (graph == NULL) return;
-    operation_list_clear(&graph->list);
-    free(graph);
 }
 
 /* ---- other operations ---- */

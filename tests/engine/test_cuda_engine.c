@@ -230,8 +230,8 @@ static void nothing(void *context, const struct attention_event *event) {
     (void)event;
 }
 
-/* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS_MAX][3][width];
- * kernels: of the last step. */
+/* Three sequences together, then one alone, in the last step another one; observed: operation by operation.
+ * [2 * GRAPH_STEPS_MAX][3][width]; kernels: of the last step. */
 static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed, uint64_t *kernels) {
     const bool chooses = plan->select.method != NULL, has_states = rig->model[CUDA]->config.state.layer_count > 0;
     const size_t ways = has_states ? 2 : 1, steps = has_states ? GRAPH_STEPS_MAX : GRAPH_STEPS;
@@ -244,14 +244,15 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     for (size_t i = 0; i < 3; i++) sequences[i] = sequence_read(rig, engine, i, lengths[i], NULL);
     if (observed) engine_set_attention_observer(engine, nothing, NULL);
     const struct step_graph_counts before = engine_step_graph_counts(engine);
-    const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
+    const struct cuda_counts on_card = device_cuda_counts(rig->device[CUDA]);
     count_device(rig->device[CUDA]);
     for (size_t i = 0; i < 2 * steps; i++) {
         const size_t count = i < steps ? 3 : 1;
+        struct sequence *const *of = i + 1 < 2 * steps ? sequences : sequences + 1;
         if (i == steps + 2 && !has_states) sequence_truncate(sequences[0], lengths[0] - 20);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
         const uint64_t graphs = engine_step_graph_counts(engine).launches, waited = counted.waits;
-        assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error), rig->error);
+        assert_ok(engine_step(engine, of, rig->tokens + 100 + i, count, &logits, &rig->error), rig->error);
         if (engine_step_graph_counts(engine).launches > graphs) /* for the logits alone, states or none */
             assert_int_equal(counted.waits - waited, 1);
         memcpy(all + i * 3 * rig->width, logits, count * rig->width * sizeof *logits);
@@ -259,12 +260,15 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     }
     count_no_more(rig->device[CUDA]);
     const struct step_graph_counts counts = engine_step_graph_counts(engine);
-    const size_t moved = plan->rows_in_host; /* what is cut has other slots */
-    assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 * ways + moved);
-    const uint64_t replays = observed ? 0 : 2 * (steps - ways) - moved, found = counts.launches - before.launches;
+    const struct cuda_counts now = device_cuda_counts(rig->device[CUDA]);
+    const size_t moved = 1 + plan->rows_in_host; /* what is cut has other slots */
+    assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 * ways);
+    assert_int_equal(counts.changes - before.changes, observed ? 0 : moved);
+    const uint64_t replays = observed ? 0 : 2 * (steps - ways), found = counts.launches - before.launches;
     assert_in_range(found, replays - (has_states && !observed ? 2 : 0), replays); /* the first may read a slot apart */
-    assert_int_equal(device_cuda_counts(rig->device[CUDA]).graph_launches - launches,
-                     counts.launches - before.launches);
+    assert_int_equal(now.graphs - on_card.graphs, counts.captures - before.captures);
+    assert_int_equal(now.graph_changes - on_card.graph_changes, counts.changes - before.changes);
+    assert_int_equal(now.graph_launches - on_card.graph_launches, counts.launches - before.launches);
     for (size_t i = 0; i < 3; i++) sequence_destroy(sequences[i]);
     engine_destroy(engine);
     return all;

@@ -14,7 +14,7 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum { SEQUENCES = 4, CONTEXT = 256, ROUNDS = 60, MODELS = 10 };
+enum { SEQUENCES = 4, CONTEXT = 256, ROUNDS = 60, MODELS = 10, SLOTS = 8, TURNS = 200 };
 
 #define REUSES(eta) "planes=1,page=8,sinks=8,recent=16,dense=1,age=5,reused=0,power=0,eta=" eta
 /* preset, --set, --keep */
@@ -32,7 +32,7 @@ struct rig {
     struct device *device[ENGINES];
     struct model *model[ENGINES];
     struct engine *engine[ENGINES];
-    struct sequence *sequences[ENGINES][SEQUENCES]; /* NULL: it is not there */
+    struct sequence *sequences[ENGINES][SLOTS]; /* NULL: it is not there; histories have SEQUENCES */
     struct random random;
     size_t width;
     uint64_t launches;     /* that there must be */
@@ -58,7 +58,7 @@ static void rig_open(struct rig *rig, uint64_t seed, bool queued, const char *co
     if (queued) tiny.input_size = 0; /* per-layer embeddings are the cpu device's alone */
     if (rig->chooses) tiny.layer_count = must_slide ? 4 : max_size(tiny.layer_count, 2); /* one may be dense */
     struct plan plan = {.context_size = CONTEXT,
-                        .sequence_capacity = SEQUENCES,
+                        .sequence_capacity = SLOTS,
                         .batch_size = 40,
                         .k_type = KV_F16,
                         .v_type = KV_F16};
@@ -102,7 +102,7 @@ static void rig_close(struct rig *rig) {
     assert_true(counts.launches == 0 || counts.captures > 0);
     assert_int_equal(none.launches + none.captures, 0);
     for (size_t i = 0; i < ENGINES; i++) {
-        for (size_t s = 0; s < SEQUENCES; s++)
+        for (size_t s = 0; s < SLOTS; s++)
             if (rig->sequences[i][s] != NULL) sequence_destroy(rig->sequences[i][s]);
         engine_destroy(rig->engine[i]);
         model_destroy(rig->model[i]);
@@ -112,9 +112,9 @@ static void rig_close(struct rig *rig) {
 
 /* ---- a history ---- */
 
-static void prompt(struct rig *rig, size_t index) {
+static void prompt(struct rig *rig, size_t index, size_t count_min) {
     int32_t tokens[CONTEXT];
-    const size_t count = 1 + random_below(&rig->random, 90);
+    const size_t count = count_min + random_below(&rig->random, 90);
     for (size_t i = 0; i < count; i++) tokens[i] = (int32_t)random_below(&rig->random, rig->width);
     for (size_t i = 0; i < ENGINES; i++) {
         const struct prefill_request request = {.tokens = tokens, .token_count = count};
@@ -181,13 +181,15 @@ static void steps(struct rig *rig, bool queued) {
         for (size_t s = 0; s < count; s++) tokens[s] = (int32_t)random_below(&rig->random, rig->width);
         for (size_t i = ENGINES; i-- > 0;) {
             const float *logits;
-            const uint64_t graphs = launches(rig);
+            const struct step_graph_counts before = engine_step_graph_counts(rig->engine[GRAPH]);
             const uint64_t waits = queued && i == GRAPH ? queued_device_counts(rig->device[i]).waits : 0;
             assert_ok(engine_step(rig->engine[i], members[i], tokens, count, &logits, &rig->error),
                       rig->error);
             /* The host waits for the logits, and for nothing else; where memory for lists grows, in a first step, and
-             * where lists are kept, in one that is no graph since some of its rows see everything. */
-            const bool is_graph = i == GRAPH && launches(rig) > graphs;
+             * where lists are kept, in one that is no graph since some of its rows see everything, or whose lists have
+             * moved. */
+            const struct step_graph_counts now = engine_step_graph_counts(rig->engine[GRAPH]);
+            const bool is_graph = now.launches > before.launches && now.changes == before.changes;
             if (queued && i == GRAPH && (t > 0 || !rig->chooses) && (is_graph || !rig->reuses))
                 assert_int_equal(queued_device_counts(rig->device[i]).waits, waits + 1);
             if (i == PLAIN) {
@@ -213,7 +215,7 @@ static void history(uint64_t seed, bool queued, const char *const setting[3], ui
         const size_t index = random_below(&rig.random, SEQUENCES);
         const bool is_there = rig.sequences[GRAPH][index] != NULL;
         const uint64_t what = random_below(&rig.random, 16);
-        if (!is_there && what < 10) prompt(&rig, index);
+        if (!is_there && what < 10) prompt(&rig, index, 1);
         if (is_there && what == 0) leave(&rig, index);
         if (is_there && what < 3 && rig.sequences[GRAPH][index] != NULL) cut(&rig, index);
         if (what == 15 && round % 3 == 0) give_back(&rig);
@@ -243,8 +245,57 @@ static void the_same_on_a_device_with_a_queue_where_only_the_logits_are_waited_f
     histories(test_seed(23), true);
 }
 
+/* ---- who comes and goes, as in a server ---- */
+
+/* Requests come and end at random, and all that are there step together: a graph is captured for each number of them,
+ * and becomes one of others that are as many. */
+static void trace(uint64_t seed, const char *const setting[3]) {
+    struct rig rig;
+    uint64_t taken = 0;
+    rig_open(&rig, seed, false, setting);
+    for (size_t turn = 0; turn < TURNS; turn++) {
+        struct sequence *members[ENGINES][SLOTS];
+        int32_t tokens[SLOTS];
+        float *expected = NULL;
+        size_t count = 0;
+        for (size_t s = 0; s < SLOTS; s++) {
+            const bool is_there = rig.sequences[GRAPH][s] != NULL;
+            if (!is_there && random_below(&rig.random, 12) == 0) prompt(&rig, s, 64); /* all choose */
+            if (is_there && (random_below(&rig.random, 40) == 0 || sequence_length(rig.sequences[GRAPH][s]) == CONTEXT))
+                leave(&rig, s);
+            if (rig.sequences[GRAPH][s] == NULL) continue;
+            for (size_t i = 0; i < ENGINES; i++) members[i][count] = rig.sequences[i][s];
+            tokens[count++] = (int32_t)random_below(&rig.random, rig.width);
+        }
+        for (size_t i = ENGINES; i-- > 0 && count > 0;) {
+            const float *logits;
+            const size_t bytes = count * rig.width * sizeof *logits;
+            assert_ok(engine_step(rig.engine[i], members[i], tokens, count, &logits, &rig.error), rig.error);
+            if (i == GRAPH) assert_memory_equal(logits, expected, bytes);
+            if (i == PLAIN) expected = malloc(bytes);
+            assert_non_null(expected);
+            if (i == PLAIN) memcpy(expected, logits, bytes);
+        }
+        free(expected);
+        taken += count > 0;
+    }
+    const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[GRAPH]);
+    const bool has_states = rig.model[GRAPH]->config.state.layer_count > 0;
+    assert_true(counts.captures <= SLOTS * (has_states ? 2 : 1));
+    assert_met(counts.changes > TURNS / 10 && counts.launches + TURNS / 10 > taken);
+    rig.launches = counts.launches;
+    rig_close(&rig);
+}
+
+static void graphs_go_from_requests_to_others(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        if (test_takes_next()) trace(test_seed(4) + i, settings[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_go_from_requests_to_others),
         cmocka_unit_test(steps_as_graphs_have_the_bits_of_their_operations),
         cmocka_unit_test(the_same_on_a_device_with_a_queue_where_only_the_logits_are_waited_for),
     };

@@ -15,6 +15,7 @@ enum status cpu_graph_begin(struct stream *stream, struct error *error) {
 enum status cpu_graph_end(struct stream *stream, struct graph **result, struct error *error) {
     struct graph *graph = stream->graph;
     stream->graph = NULL;
+    cpu_graph_destroy(*result);
     *result = graph->list.failed ? NULL : graph;
     if (*result != NULL) return STATUS_OK;
     cpu_graph_destroy(graph);

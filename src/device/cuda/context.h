@@ -13,7 +13,7 @@ enum { CUDA_CAPABILITY_MIN = 80, CUDA_FLAGS_MAX = 64, CUDA_FLAG_BYTES = 64 };
 
 struct cuda_counts {         /* since the context was opened */
     uint64_t launches;       /* kernels, those of graphs included */
-    uint64_t graphs, graph_launches; /* captures, replays */
+    uint64_t graphs, graph_changes, graph_launches; /* captures, changes, replays */
     uint64_t copies, copied_bytes;
     uint64_t waits; /* for flags, by streams */
     /* Of many rows, attention of prompts too, put on a stream or into a graph; those by wgmma. */

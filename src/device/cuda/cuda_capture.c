@@ -12,17 +12,15 @@ enum status cuda_capture_begin(struct stream *stream, struct error *error) {
     ASSERT(stream->captured == NULL && stream->made == NULL);
     stream->captured = calloc(1, sizeof *stream->captured);
     if (stream->captured == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
-    stream->captured->stream = stream;
-    stream->captured->memory.context = &stream->device->context;
+    stream->captured->stream = stream->captured->memory.stream = stream;
+    stream->graph_count++;
     return STATUS_OK;
 }
 
-static enum status nodes_make(struct graph *graph, struct error *error) {
+/* The operations' nodes, one after the other, while the stream records. */
+static enum status nodes_put(struct graph *graph, struct error *error) {
     struct stream *stream = graph->stream;
     const bool lacked = stream->lack.status != STATUS_OK;
-    cuda_device_enter(stream->device);
-    if (graph->list.failed) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
-    TRY(cuda_graph_begin(&graph->nodes, &stream->queue, error));
     stream->made = &graph->memory;
     const struct operation *operation = graph->list.first;
     while (operation != NULL && graph->memory.status == STATUS_OK) {
@@ -40,21 +38,47 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
         if (!lacked) stream->lack = (struct error){.status = STATUS_OK};
         return error->status;
     }
-    if (graph->memory.status != STATUS_OK) {
-        *error = graph->memory.error;
-        return graph->memory.status;
+    if (graph->memory.status != STATUS_OK) *error = graph->memory.error;
+    return graph->memory.status;
+}
+
+/* Of nodes that are there already, as far as they are the same ones, or of new ones. */
+static enum status nodes_make(struct graph *graph, struct error *error) {
+    struct stream *stream = graph->stream;
+    struct graph_memory *memory = &graph->memory;
+    cuda_device_enter(stream->device);
+    if (graph->list.failed) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
+    if (graph->nodes.exec != NULL) {
+        TRY(cuda_graph_begin_change(&graph->nodes, &stream->queue, error));
+        TRY(nodes_put(graph, error));
+        if (graph->nodes.differs) cuda_graph_destroy(&graph->nodes);
     }
-    const struct graph_memory *memory = &graph->memory;
+    if (graph->nodes.exec == NULL) {
+        graph_memory_rewind(memory);
+        TRY(cuda_graph_begin(&graph->nodes, &stream->queue, error));
+        TRY(nodes_put(graph, error));
+    }
     for (size_t i = 0; i < memory->area_count; i++)
-        cuda_stream_copy(&stream->queue, memory->areas[i].card.address, memory->areas[i].host.address,
-                         memory->areas[i].used);
+        if (memory->areas[i].used > 0)
+            cuda_stream_copy(&stream->queue, memory->areas[i].card.address, memory->areas[i].host.address,
+                             memory->areas[i].used);
     return cuda_context_status(&stream->device->context, error);
 }
 
 enum status cuda_capture_end(struct stream *stream, struct graph **result, struct error *error) {
-    struct graph *graph = stream->captured;
+    struct graph *graph = stream->captured, *before = *result;
     stream->captured = NULL;
     *result = NULL;
+    if (before != NULL) { /* its copies of what is staged have been made */
+        cuda_device_enter(stream->device);
+        cuda_stream_drain(&stream->queue);
+        graph->nodes = before->nodes;
+        graph->memory = before->memory;
+        before->nodes = (struct cuda_graph){.context = NULL};
+        before->memory = (struct graph_memory){.stream = stream};
+        graph_memory_rewind(&graph->memory);
+        cuda_capture_destroy(before);
+    }
     struct error reason;
     const enum status status = cuda_device_failed(stream->device, nodes_make(graph, &reason), &reason);
     if (status != STATUS_OK && error != NULL) *error = reason;
@@ -81,6 +105,7 @@ void cuda_capture_destroy(struct graph *graph) {
     cuda_graph_destroy(&graph->nodes);
     graph_memory_destroy(&graph->memory);
     operation_list_clear(&graph->list);
+    if (--graph->stream->graph_count == 0) graph_scratch_destroy(graph->stream);
     free(graph);
 }
 

@@ -79,8 +79,9 @@ static enum status cuda_state(const struct device *device, struct error *error) 
 
 static struct device_counts cuda_counts_read(const struct device *device) {
     const struct cuda_counts counts = device_cuda_counts(device);
-    return (struct device_counts){counts.launches,     counts.graphs,   counts.graph_launches,
-                                  counts.copied_bytes, counts.products, counts.wgmma_products};
+    return (struct device_counts){counts.launches,       counts.graphs,       counts.graph_changes,
+                                  counts.graph_launches, counts.copied_bytes, counts.products,
+                                  counts.wgmma_products};
 }
 
 static void cuda_copy(struct stream *stream, struct span target, struct span source, size_t size_bytes) {

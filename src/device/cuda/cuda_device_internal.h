@@ -67,6 +67,13 @@ struct delivery {
 };
 enum { DELIVERIES_MAX = 32 };
 
+/* Scratch of graphs, which have addresses of it: each larger than the one before. */
+enum { GRAPH_SCRATCH_MAX = 24 };
+struct graph_scratch {
+    struct cuda_buffer list[GRAPH_SCRATCH_MAX];
+    size_t count;
+};
+
 struct stream {
     struct cuda_device *device; /* borrowed */
     struct stream *next;        /* of the device */
@@ -74,6 +81,8 @@ struct stream {
     struct staging staging;
     struct graph *captured;    /* owned: that operations are kept for; NULL: they are launched */
     struct graph_memory *made; /* of the graph whose nodes launches are (cuda_capture.h); NULL: they run */
+    struct graph_scratch graph_scratch[2]; /* of nodes, and of those beside them (beside of device.h) */
+    size_t graph_count;
     struct error lack;         /* of memory (4 above); STATUS_OK: none */
     struct cuda_buffer scratch;
     struct cuda_buffer results; /* pinned; used for deliveries and free again when they are done */

@@ -274,6 +274,7 @@ void cuda_work_destroy(struct stream *stream) {
     cuda_buffer_destroy(&stream->staging.card);
     cuda_buffer_destroy(&stream->scratch);
     cuda_buffer_destroy(&stream->results);
+    ASSERT(stream->graph_count == 0);
     free(stream);
 }
 

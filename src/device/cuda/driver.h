@@ -208,6 +208,8 @@ _Static_assert(sizeof(struct cu_edge) == 8, "as in the driver interface");
           size_t needed_count, const struct cu_memory_operations_node *parameters))                                  \
     CALL(cuGraphInstantiate, cuGraphInstantiateWithFlags,                                                            \
          (struct cu_graph_exec * *exec, struct cu_graph * graph, uint64_t flags))                                    \
+    CALL(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2,                                          \
+         (struct cu_graph_exec * exec, struct cu_graph_node * node, const struct cu_kernel_node *parameters))         \
     CALL(cuGraphExecDestroy, cuGraphExecDestroy, (struct cu_graph_exec * exec))                                      \
     CALL(cuGraphLaunch, cuGraphLaunch, (struct cu_graph_exec * exec, struct cu_stream * stream))
 

@@ -1,14 +1,51 @@
 #include "device/cuda/graph.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/assert.h"
 
 /* ---- nodes ---- */
 
 /* The node is the stream's last: what comes next comes after it. */
-static void node_added(struct cuda_stream *stream, enum cu_result result, struct cu_graph_node *node, bool is_kernel) {
-    if (!cuda_context_check(stream->context, result, "recording a step")) return;
+static void follow(struct cuda_stream *stream, struct cu_graph_node *node, bool is_kernel) {
     stream->needed = (struct cuda_needed){.nodes = {node}, .count = 1, .is_kernel = is_kernel};
-    stream->graph->node_count++;
+}
+
+static void node_added(struct cuda_stream *stream, enum cu_result result, const struct cuda_node *node) {
+    struct cuda_graph *graph = stream->graph;
+    if (result == CU_SUCCESS && graph->node_count == graph->node_room) {
+        const size_t room = 2 * graph->node_room + 64;
+        struct cuda_node *nodes = realloc(graph->nodes, room * sizeof *nodes);
+        if (nodes == NULL) result = CU_OUT_OF_MEMORY;
+        if (nodes != NULL) graph->nodes = nodes, graph->node_room = room;
+    }
+    if (!cuda_context_check(stream->context, result, "recording a step")) return;
+    graph->nodes[graph->node_count++] = *node;
+    follow(stream, node->node, node->function != NULL);
+}
+
+static bool is_same(const struct cuda_node *a, const struct cuda_node *b) {
+    bool same = a->function == b->function && a->is_early == b->is_early && a->needed.count == b->needed.count &&
+                memcmp(a->same, b->same, sizeof a->same) == 0;
+    for (size_t i = 0; i < a->needed.count && same; i++) same = a->needed.nodes[i] == b->needed.nodes[i];
+    return same;
+}
+
+/* Where the graph is changed: the next one of its own nodes.  kernel NULL: it is none, and stays what it is. */
+static bool node_is_changed(struct cuda_stream *stream, const struct cuda_node *node,
+                            const struct cu_kernel_node *kernel) {
+    struct cuda_graph *graph = stream->graph;
+    if (!graph->is_changed) return false;
+    const struct cuda_node *own = &graph->nodes[graph->changed];
+    graph->differs = graph->differs || graph->changed == graph->node_count || !is_same(own, node);
+    if (graph->differs) return true;
+    graph->changed++;
+    if (kernel != NULL)
+        graph->differs =
+            stream->context->driver->cuGraphExecKernelNodeSetParams(graph->exec, own->node, kernel) != CU_SUCCESS;
+    follow(stream, own->node, kernel != NULL);
+    return true;
 }
 
 void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch *launch) {
@@ -22,15 +59,16 @@ void cuda_graph_add_launch(struct cuda_stream *stream, const struct cuda_launch 
                                     .block = {launch->block[0], launch->block[1], launch->block[2]},
                                     .shared_bytes = launch->shared_bytes,
                                     .parameters = parameters};
-    struct cu_graph_node *node = NULL;
-    enum cu_result result =
-        driver->cuGraphAddKernelNode(&node, stream->graph->graph, needed.nodes, is_early ? 0 : needed.count, &kernel);
+    struct cuda_node node = {.function = kernel.function, .needed = needed, .is_early = is_early};
+    if (node_is_changed(stream, &node, &kernel)) return;
+    enum cu_result result = driver->cuGraphAddKernelNode(&node.node, stream->graph->graph, needed.nodes,
+                                                         is_early ? 0 : needed.count, &kernel);
     if (result == CU_SUCCESS && is_early) {
         const struct cu_edge edge = {.from_port = CU_PORT_PROGRAMMATIC, .type = CU_EDGE_PROGRAMMATIC};
-        result = driver->cuGraphAddDependencies(stream->graph->graph, needed.nodes, &node, &edge, 1);
+        result = driver->cuGraphAddDependencies(stream->graph->graph, needed.nodes, &node.node, &edge, 1);
         stream->graph->early_count++;
     }
-    node_added(stream, result, node, true);
+    node_added(stream, result, &node);
     stream->graph->kernel_count++;
 }
 
@@ -44,10 +82,11 @@ void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t s
                                       .width_bytes = size_bytes,
                                       .height = 1,
                                       .depth = 1};
-    struct cu_graph_node *node = NULL;
+    struct cuda_node node = {.needed = stream->needed, .same = {target, source, size_bytes}};
+    if (node_is_changed(stream, &node, NULL)) return;
     enum cu_result result = stream->context->driver->cuGraphAddMemcpyNode(
-        &node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &copy, stream->context->handle);
-    node_added(stream, result, node, false);
+        &node.node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &copy, stream->context->handle);
+    node_added(stream, result, &node);
     stream->graph->copy_count++;
     stream->graph->copied_bytes += size_bytes;
 }
@@ -55,19 +94,22 @@ void cuda_graph_add_copy(struct cuda_stream *stream, uint64_t target, uint64_t s
 void cuda_graph_add_fill(struct cuda_stream *stream, uint64_t target, uint8_t value, size_t size_bytes) {
     const struct cu_fill_node fill = {
         .target = target, .pitch = size_bytes, .value = value, .element_bytes = 1, .width = size_bytes, .height = 1};
-    struct cu_graph_node *node = NULL;
+    struct cuda_node node = {.needed = stream->needed, .same = {target, value, size_bytes}};
+    if (node_is_changed(stream, &node, NULL)) return;
     enum cu_result result = stream->context->driver->cuGraphAddMemsetNode(
-        &node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &fill, stream->context->handle);
-    node_added(stream, result, node, false);
+        &node.node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &fill, stream->context->handle);
+    node_added(stream, result, &node);
 }
 
 void cuda_graph_add_operations(struct cuda_stream *stream, struct cu_memory_operation *operations, uint32_t count) {
     const struct cu_memory_operations_node list = {
         .context = stream->context->handle, .count = count, .operations = operations};
-    struct cu_graph_node *node = NULL;
+    struct cuda_node node = {.needed = stream->needed,
+                             .same = {operations->address, operations->operation, operations->value}};
+    if (node_is_changed(stream, &node, NULL)) return;
     enum cu_result result = stream->context->driver->cuGraphAddBatchMemOpNode(
-        &node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &list);
-    node_added(stream, result, node, false);
+        &node.node, stream->graph->graph, stream->needed.nodes, stream->needed.count, &list);
+    node_added(stream, result, &node);
     for (uint32_t i = 0; i < count; i++)
         if (operations[i].operation == CU_OPERATION_WAIT_VALUE_32) stream->graph->wait_count++;
 }
@@ -96,6 +138,14 @@ enum status cuda_graph_begin(struct cuda_graph *graph, struct cuda_stream *strea
     return STATUS_OK;
 }
 
+enum status cuda_graph_begin_change(struct cuda_graph *graph, struct cuda_stream *stream, struct error *error) {
+    TRY(cuda_context_status(stream->context, error));
+    graph->is_changed = true;
+    graph->changed = 0;
+    cuda_graph_join(graph, stream);
+    return STATUS_OK;
+}
+
 static void streams_leave(struct cuda_graph *graph) {
     for (size_t i = 0; i < graph->stream_count; i++) graph->streams[i]->graph = NULL;
     graph->stream_count = 0;
@@ -105,6 +155,12 @@ enum status cuda_graph_end(struct cuda_graph *graph, struct error *error) {
     struct cuda_context *context = graph->context;
     streams_leave(graph);
     TRY(cuda_context_status(context, error));
+    if (graph->is_changed) {
+        graph->differs = graph->differs || graph->changed < graph->node_count;
+        graph->is_changed = false;
+        context->counts.graph_changes += !graph->differs;
+        return STATUS_OK;
+    }
     enum cu_result result = context->driver->cuGraphInstantiate(&graph->exec, graph->graph, 0);
     context->counts.graphs += result == CU_SUCCESS;
     if (result == CU_SUCCESS) return STATUS_OK;
@@ -113,6 +169,8 @@ enum status cuda_graph_end(struct cuda_graph *graph, struct error *error) {
 }
 
 void cuda_graph_destroy(struct cuda_graph *graph) {
+    free(graph->nodes);
+    graph->nodes = NULL;
     if (graph->graph == NULL) return;
     streams_leave(graph);
     const struct cuda_driver *driver = graph->context->driver;

@@ -13,18 +13,37 @@
 
 enum { CUDA_GRAPH_STREAMS_MAX = 8 };
 
+/* What a node cannot differ in when its graph is changed. */
+struct cuda_node {
+    struct cu_graph_node *node;
+    const struct cu_function *function; /* NULL: no kernel */
+    uint64_t same[3]; /* of others than kernels: what they do, and where */
+    struct cuda_needed needed;
+    bool is_early;
+};
+
 struct cuda_graph {
     struct cuda_context *context;
     struct cu_graph *graph;                              /* NULL: none */
     struct cu_graph_exec *exec;                          /* NULL: not recorded yet */
     struct cuda_stream *streams[CUDA_GRAPH_STREAMS_MAX]; /* borrowed: those that record */
     size_t stream_count;
+    struct cuda_node *nodes; /* owned, [node_count], room for node_room */
+    size_t node_room;
+    bool is_changed;  /* what is added are its nodes once more, kernels with other arguments and grids */
+    uint64_t changed; /* of them so far */
+    bool differs;     /* they are others: it is of no use */
     uint64_t node_count, kernel_count, copy_count, copied_bytes, wait_count;
     uint64_t early_count; /* programmatic edges */
 };
 
 /* From now on the stream records. */
 enum status cuda_graph_begin(struct cuda_graph *graph, struct cuda_stream *stream, struct error *error) STATUS_CHECKED;
+/* The same of one that was recorded: the driver gives its kernels other arguments and grids, which costs it a part of
+ * what making them does.  With other nodes than it has, or where the driver refuses, cuda_graph_end says `differs`, and
+ * it can but be destroyed.  No replay is under way. */
+enum status cuda_graph_begin_change(struct cuda_graph *graph, struct cuda_stream *stream, struct error *error)
+    STATUS_CHECKED;
 /* Its streams run again. */
 enum status cuda_graph_end(struct cuda_graph *graph, struct error *error) STATUS_CHECKED;
 /* Zeros: allowed.  No replay is under way. */

@@ -162,7 +162,7 @@ static void chain_check(struct twin *twin, uint64_t *saved) {
     const struct device_operations *operations = twin_operations(twin, TWIN_CUDA);
     struct stream *stream = twin->stream[TWIN_CUDA];
     struct chain c;
-    struct graph *graph;
+    struct graph *graph = NULL;
     struct error error;
     chain_init(&c, twin);
     const size_t bytes = BUFFERS * c.rows * COLUMNS * sizeof(float);

@@ -267,7 +267,7 @@ static enum status pipeline_run(struct program *program, struct error *error) {
 
 /* ---- step: a page comes from the host, is added to twice, and summed beside ---- */
 
-static void step_record(struct program *program) {
+static void step_record(struct program *program, uint64_t addend) {
     struct cuda_stream *main_stream = &program->streams[0], *side = &program->streams[1];
     const uint64_t x = program->page.address, y = program->y[0].address, z = program->y[1].address;
     cuda_stream_copy(main_stream, program->addend.address, program->block.address, 4);
@@ -277,8 +277,7 @@ static void step_record(struct program *program) {
     else if (!has(program, BUG_FLAG_NOT_AWAITED))
         cuda_stream_flag_take(main_stream, &program->page_ready);
     cuda_stream_copy(main_stream, x, program->input[0].address, BYTES);
-    add_launch(program, main_stream, x, y, program->addend.address,
-               true); /* behind a copy: an ordinary edge */
+    add_launch(program, main_stream, x, y, addend, true); /* behind a copy: an ordinary edge */
     if (has(program, BUG_FORK_NOT_AWAITED)) {
         const struct cuda_needed before = main_stream->needed;
         main_stream->needed.count = 0;
@@ -288,8 +287,8 @@ static void step_record(struct program *program) {
         cuda_stream_wait(side, main_stream, cuda_stream_mark(main_stream));
     }
     sum_launch(program, side, y, program->total.address, false);
-    add_launch(program, main_stream, y, z, program->addend.address, true);
-    add_launch(program, main_stream, z, program->x[0].address, program->addend.address, true);
+    add_launch(program, main_stream, y, z, addend, true);
+    add_launch(program, main_stream, z, program->x[0].address, addend, true);
     if (!has(program, BUG_JOIN_NOT_AWAITED)) cuda_stream_wait(main_stream, side, cuda_stream_mark(side));
     if (has(program, BUG_ANSWER_FLAG_EARLY)) cuda_stream_flag_raise(main_stream, &program->answer_ready, 1);
     cuda_stream_copy(main_stream, program->output[0].address, program->x[0].address, BYTES);
@@ -335,10 +334,22 @@ static enum status step_replay(struct program *program, struct error *error) {
     return cuda_ticket_wait(stream, ticket, error);
 }
 
-static enum status step_run(struct program *program, struct error *error) {
+static enum status step_make(struct program *program, uint64_t addend, struct error *error) {
     TRY(cuda_graph_begin(&program->graph, &program->streams[0], error));
-    step_record(program);
+    step_record(program, addend);
+    return cuda_graph_end(&program->graph, error);
+}
+
+/* Made for another addend at first, and changed, or, where the driver refuses, made anew. */
+static enum status step_run(struct program *program, struct error *error) {
+    TRY(step_make(program, program->total.address, error));
+    TRY(cuda_graph_begin_change(&program->graph, &program->streams[0], error));
+    step_record(program, program->addend.address);
     TRY(cuda_graph_end(&program->graph, error));
+    if (program->graph.differs) {
+        cuda_graph_destroy(&program->graph);
+        TRY(step_make(program, program->addend.address, error));
+    }
     for (int round = 0; round < rounds_of(program) && program->is_right; round++)
         TRY(step_replay(program, error));
     return STATUS_OK;

@@ -649,6 +649,18 @@ enum cu_result cuGraphInstantiateWithFlags(struct cu_graph_exec **exec, struct c
     return end(result);
 }
 
+enum cu_result cuGraphExecKernelNodeSetParams_v2(struct cu_graph_exec *exec, struct cu_graph_node *node,
+                                                 const struct cu_kernel_node *parameters) {
+    enum cu_result result = begin_in_context("cuGraphExecKernelNodeSetParams_v2");
+    struct fake_work work = {.kind = FAKE_TASK_EMPTY};
+    if (result == CU_SUCCESS && !fake_object_is(exec, FAKE_EXEC)) result = CU_INVALID_HANDLE;
+    if (result == CU_SUCCESS)
+        result = kernel_work(&work, parameters->function, parameters->grid, parameters->block,
+                             parameters->shared_bytes, parameters->parameters);
+    if (result == CU_SUCCESS) result = fake_graph_change(exec, node, &work);
+    return end(result);
+}
+
 enum cu_result cuGraphExecDestroy(struct cu_graph_exec *exec) {
     enum cu_result result = begin_in_context("cuGraphExecDestroy");
     if (result == CU_SUCCESS && !fake_object_is(exec, FAKE_EXEC)) result = CU_INVALID_HANDLE;

@@ -101,6 +101,20 @@ enum cu_result fake_graph_instantiate(struct cu_graph_exec **exec, const struct 
     return CU_SUCCESS;
 }
 
+/* A kernel of a graph that was made ready does other work from the next launch on. */
+enum cu_result fake_graph_change(struct cu_graph_exec *exec, const struct cu_graph_node *node,
+                                 struct fake_work *work) {
+    struct cu_graph_node *own = exec->graph->first;
+    while (own != NULL && own->index != node->index) own = own->next;
+    if (own == NULL || !fake_object_is(node->graph, FAKE_GRAPH) || own->work.kind != FAKE_TASK_KERNEL) {
+        fake_work_free(work);
+        return CU_INVALID_VALUE;
+    }
+    fake_work_free(&own->work);
+    own->work = *work;
+    return CU_SUCCESS;
+}
+
 /* Every node comes after what the stream has and after the last launch of this graph; the stream goes on after all. */
 void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream) {
     const size_t count = exec->graph->node_count;

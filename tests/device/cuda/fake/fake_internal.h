@@ -201,6 +201,8 @@ enum cu_result fake_graph_add(struct cu_graph_node **node, struct cu_graph *grap
 enum cu_result fake_graph_edges(struct cu_graph *graph, struct cu_graph_node *const *from,
                                 struct cu_graph_node *const *to, const struct cu_edge *edges, size_t count);
 enum cu_result fake_graph_instantiate(struct cu_graph_exec **exec, const struct cu_graph *graph);
+enum cu_result fake_graph_change(struct cu_graph_exec *exec, const struct cu_graph_node *node,
+                                 struct fake_work *work); /* takes it over */
 void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream);
 void fake_graph_free(struct cu_graph *graph); /* what it owns */
 void fake_exec_free(struct cu_graph_exec *exec);
