@@ -20,8 +20,10 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return bytes;
 }
 
-size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
-    return kv_heads_max(config) * KEY_INDEX_RUN * config->key_index_bytes;
+size_t kv_budget_bounce_bytes(const struct kv_cache_config *config) {
+    const size_t run = kv_heads_max(config) * KEY_INDEX_RUN * config->key_index_bytes,
+                 part = store_state_part_bytes(config->state_floats * sizeof(float));
+    return max_size(align_up(run, IO_ALIGNMENT), part);
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
@@ -104,7 +106,7 @@ uint64_t kv_tier_device_bytes(const struct kv_cache_config *config) {
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
     const uint64_t key_index = key_index_bytes(config) - kv_tier_device_bytes(config);
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
-           kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
+           kv_budget_bounce_bytes(config) + kv_budget_staging_bytes(config);
 }
 
 /* The least number of slots of each kind.  Plain: for every head of every layer the chunk that grows and the one before

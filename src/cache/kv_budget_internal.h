@@ -14,7 +14,7 @@ size_t kv_budget_plain_bytes(const struct kv_cache_config *config);
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
 /* Of the area that blocks of the key index are written from and read to. */
-size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config);
+size_t kv_budget_bounce_bytes(const struct kv_cache_config *config);
 /* Pages that are being read at once, at most: no more than there are. */
 size_t kv_budget_ring_pages(const struct kv_cache_config *config);
 /* Bytes of everything but slots. */

@@ -148,9 +148,9 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
                          " for key index, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, bytes_min, fixed, bytes_min - fixed);
     TRY(divide(tier, error));
-    free(tier->key_index_run);
-    tier->key_index_run = calloc(1, max_size(kv_budget_key_index_run_bytes(config), 1));
-    if (tier->key_index_run == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    free(tier->bounce);
+    tier->bounce = aligned_alloc(IO_ALIGNMENT, max_size(kv_budget_bounce_bytes(config), IO_ALIGNMENT));
+    if (tier->bounce == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return STATUS_OK;
 }
 

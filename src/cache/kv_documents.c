@@ -201,7 +201,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
             const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
             const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
-            uint8_t *run = sequence->cache->tier->key_index_run;
+            uint8_t *run = sequence->cache->tier->bounce;
             const struct tier_blocks blocks = {layer, 0, kv_heads(config, layer), first, count, run};
             status = document_read_key_index_run(document, layer, first, count, run, error);
             if (status == STATUS_OK) tier_move_blocks(sequence, &blocks, true);

@@ -75,11 +75,11 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
     for (uint64_t chunk = first; chunk < end;) {
         const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
-        TRY(document_read_key_index_run(document, layer, chunk, count, tier->key_index_run, error));
+        TRY(document_read_key_index_run(document, layer, chunk, count, tier->bounce, error));
         for (size_t head = 0; head < kv_heads(config, layer); head++)
             for (size_t i = 0; i < count; i++)
                 memcpy(span_host(block_at(sequence, layer, head, chunk + i)),
-                       tier->key_index_run + (head * KEY_INDEX_RUN + i) * bytes, bytes);
+                       tier->bounce + (head * KEY_INDEX_RUN + i) * bytes, bytes);
         tier->statistics.key_index_read_bytes += kv_heads(config, layer) * count * bytes;
         chunk += count;
     }
@@ -170,9 +170,9 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
     struct document *document = tier_document_of(sequence, chunk);
     ASSERT(document != NULL);
     if (!document_key_index_written(document, layer, chunk, 1)) TRY(document_flush(document, error));
-    TRY(document_read_key_index_run(document, layer, chunk, 1, tier->key_index_run, error));
+    TRY(document_read_key_index_run(document, layer, chunk, 1, tier->bounce, error));
     for (size_t head = 0; head < kv_heads(config, layer); head++)
-        memcpy(open_block(sequence, layer, head), tier->key_index_run + head * KEY_INDEX_RUN * config->key_index_bytes,
+        memcpy(open_block(sequence, layer, head), tier->bounce + head * KEY_INDEX_RUN * config->key_index_bytes,
                config->key_index_bytes);
     sequence->open.chunks[layer] = chunk;
     return STATUS_OK;

@@ -129,7 +129,9 @@ struct kv_tier {
     bool *lane_stays;                /* [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
-    uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
+    /* Owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on: a run of the key index, or a part of a
+     * state, between a document and the device. */
+    uint8_t *bounce;
     struct kv_fetch *fetches;        /* [kv_heads_max]: of one layer of a document that is opened or copied */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */

@@ -33,14 +33,14 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
     size_t bytes = sequence->pages->backing.layout.key_index_bytes;
     bool has = kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
     ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
-    memset(tier->key_index_run, 0, count * bytes);
+    memset(tier->bounce, 0, count * bytes);
     if (has) {
-        const struct tier_blocks blocks = {layer, head, 1, first, count, tier->key_index_run};
+        const struct tier_blocks blocks = {layer, head, 1, first, count, tier->bounce};
         tier_move_blocks(sequence, &blocks, false);
         TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
     }
     tier->statistics.write_bytes += count * bytes;
-    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));
+    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->bounce, error));
     return STATUS_OK;
 }
 

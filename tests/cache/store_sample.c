@@ -402,7 +402,7 @@ static enum status check_states(const struct sample *sample, struct document *do
     assert_true(found != NULL && expected != NULL);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
-        status = document_read_state(document, positions[i], take_state, found, error);
+        status = document_read_state(document, positions[i], NULL, take_state, found, error);
         if (status != STATUS_OK) break;
         state_bytes(sample, positions[i], expected);
         assert_memory_equal(found, expected, bytes);

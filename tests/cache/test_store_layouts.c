@@ -236,7 +236,7 @@ static void test_states(void **state) {
         assert_non_null(strstr(error.message, text));
         assert_ok(document_open(&document, store, id, &sample.model, layout, DOCUMENT_READ, 0, &error), error);
         for (size_t i = 0; i + 1 < count; i++) /* and the others are as good as before */
-            assert_ok(document_read_state(document, positions[i], NULL, NULL, &error), error);
+            assert_ok(document_read_state(document, positions[i], NULL, NULL, NULL, &error), error);
         document_close(document);
         store_close(store);
         scratch_empty(&scratch);

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "generate/sampler.h"
 #include "model/tiny_model.h"
+#include "platform/memory.h"
 
 enum {
     PROMPT = 50,
@@ -27,6 +28,7 @@ enum {
 static atomic_size_t calls; /* threads of the pool count too */
 /* Bytes, without those of mmap, above what libraries have taken that loam frees; the most since it was set. */
 static atomic_size_t held = 1 << 30, most;
+static atomic_size_t areas; /* of mmap, of less than slots and buffers have */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -76,6 +78,7 @@ void __wrap_free(void *memory) {
 
 void *__wrap_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset) {
     atomic_fetch_add(&calls, 1);
+    atomic_fetch_add(&areas, length < MEMORY_AREA_BYTES_MIN);
     return __real_mmap(address, length, protection, flags, file, offset);
 }
 
@@ -168,9 +171,11 @@ static void opening_check(const char *family, const char *preset, const char *se
         for (size_t i = DEPARTS; i < DOCUMENT && opens > 0 && tiny.taps > 0; i++) tokens[i] = 1; /* pages are copied */
         const size_t before = atomic_load(&held);
         atomic_store(&most, before);
+        atomic_store(&areas, 0);
         assert_ok(engine_prefill(engine, sequence, &request, NULL, &error), error);
         assert_int_equal(sequence_reused_tokens(sequence) > 0, opens);
         assert_true(atomic_load(&most) - before < 2 * document_memory_bytes(&layout, CONTEXT) + part / 2);
+        assert_int_equal(atomic_load(&areas), 0);
         assert_ok(sequence_save(sequence, &error), error);
         assert_ok(sequence_flush(sequence, &error), error);
         sequence_destroy(sequence);

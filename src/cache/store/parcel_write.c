@@ -247,8 +247,8 @@ static enum status write_state(struct parcel *parcel, struct document *document,
         uint8_t *state = realloc(parcel->state, all);
         if (state == NULL) return error_set(error, STATUS_MEMORY, "export: no memory for a state of %zu bytes", all);
         parcel->state = state;
-        TRY(document_read_state(document, document->states.list[parcel->index / parts].position, take_state, state,
-                                error));
+        TRY(document_read_state(document, document->states.list[parcel->index / parts].position, NULL, take_state,
+                                state, error));
     }
     parcel->index++;
     return block(parcel, parcel->state + offset, min_size(all - offset, STATE_PART_BYTES), error);

@@ -121,16 +121,21 @@ static enum status read_parts(struct document *document, const struct document_s
     return damaged(document, state, &chain, error);
 }
 
-enum status document_read_state(struct document *document, uint64_t position,
+enum status document_read_state(struct document *document, uint64_t position, void *memory,
                                 enum status (*take)(void *context, size_t offset, const void *memory, size_t bytes,
                                                     struct error *error),
                                 void *context, struct error *error) {
     const struct document_state *state = find(&document->states, position);
     ASSERT(state != NULL);
     if (document->writing) TRY(document_flush(document, error)); /* its checksum is known then */
+    if (memory != NULL) return read_parts(document, state, memory, take, context, error);
     uint8_t *part = memory_area_create(STATE_PART_BYTES);
     if (part == NULL) return error_set(error, STATUS_MEMORY, "state: out of memory");
     const enum status status = read_parts(document, state, part, take, context, error);
     memory_area_destroy(part, STATE_PART_BYTES);
     return status;
+}
+
+size_t store_state_part_bytes(uint64_t state_bytes) {
+    return (size_t)align_up(min_size(state_bytes, STATE_PART_BYTES), IO_ALIGNMENT);
 }

@@ -383,10 +383,12 @@ enum status document_write_state(struct document *document, uint64_t position,
                                  enum status (*fill)(void *context, size_t offset, void *memory, size_t bytes,
                                                      struct error *error),
                                  void *context, struct error *error) STATUS_CHECKED;
-/* Of document_states.  `take` gets its bytes in order; they count when all of it returned STATUS_OK.  STATUS_DOCUMENT:
+/* Of document_states.  memory: store_state_part_bytes, from a multiple of IO_ALIGNMENT on, through which it is read;
+ * NULL: of its own.  `take` gets its bytes in order; they count when all of it returned STATUS_OK.  STATUS_DOCUMENT:
  * damaged (store_find does not count on it any more; the document's pages, and its other states, are as good as
  * before), or the document has grown. */
-enum status document_read_state(struct document *document, uint64_t position,
+size_t store_state_part_bytes(uint64_t state_bytes);
+enum status document_read_state(struct document *document, uint64_t position, void *memory,
                                 enum status (*take)(void *context, size_t offset, const void *memory, size_t bytes,
                                                     struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;

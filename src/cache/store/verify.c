@@ -66,7 +66,7 @@ static enum status verify_key_index(struct document *document, struct error *err
 static enum status verify_states(struct document *document, struct error *error) {
     uint64_t positions[STORE_STATES_MAX];
     const size_t count = document_states(document, positions);
-    for (size_t i = 0; i < count; i++) TRY(document_read_state(document, positions[i], NULL, NULL, error));
+    for (size_t i = 0; i < count; i++) TRY(document_read_state(document, positions[i], NULL, NULL, NULL, error));
     return STATUS_OK;
 }
 
