@@ -44,7 +44,7 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                                                    .buffer_bytes = engine->kv.buffer_bytes,
                                                    .key_index_on_disk = engine->kv.key_index_on_disk},
                        error));
-    documents_build_with(engine->documents, engine_build_rows, engine);
+    documents_build_with(engine->documents, engine_build_stored, engine);
     engine->hides_reads = engine->select == NULL || engine->prefetches;
     if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
         documents_choose_with(engine->documents, engine_choose_fractions, engine);

@@ -90,9 +90,12 @@ enum status engine_replace_select(struct engine *engine, const struct select_opt
     STATUS_CHECKED;
 /* The rule of new sequences. */
 struct select_rule engine_default_rule(const struct engine *engine);
-/* Builds the key index of stored rows of one layer.  context: the engine (documents_build_with). */
-enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
-                              uint64_t row_count, struct error *error) STATUS_CHECKED;
+/* Builds the key index of stored rows of one layer, on the engine's stream. */
+enum status engine_build_rows(struct engine *engine, struct kv_sequence *sequence, size_t layer_index,
+                              uint64_t position_first, uint64_t row_count, struct error *error) STATUS_CHECKED;
+/* And waits for it: what it reads may go then.  context: the engine (documents_build_with). */
+enum status engine_build_stored(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                uint64_t position_first, uint64_t row_count, struct error *error) STATUS_CHECKED;
 
 /* page_fractions.c.  context: the engine (documents_choose_with). */
 bool engine_choose_fractions(void *context, struct store *store, const struct store_layout *layout,

@@ -12,9 +12,13 @@
 
 enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
-    for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length; layer++)
-        TRY(engine_build_rows(engine, sequence->kv, layer, first, length - first, error));
-    return STATUS_OK;
+    if (engine->select == NULL || first == length) return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (size_t layer = 0; layer < engine->kv.layer_count && status == STATUS_OK; layer++)
+        status = engine_build_rows(engine, sequence->kv, layer, first, length - first, error);
+    const enum status built = engine->model->device->operations->stream_synchronize(
+        engine->stream, status == STATUS_OK ? error : NULL);
+    return status == STATUS_OK ? built : status;
 }
 
 enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count, struct error *error) {

@@ -54,9 +54,8 @@ static enum status make_select(struct engine *engine, const struct select_option
     return status;
 }
 
-enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
-                              uint64_t row_count, struct error *error) {
-    struct engine *engine = context;
+enum status engine_build_rows(struct engine *engine, struct kv_sequence *sequence, size_t layer_index,
+                              uint64_t position_first, uint64_t row_count, struct error *error) {
     if (kv_slides(&engine->kv, layer_index)) return STATUS_OK; /* its rows choose nothing */
     struct attend_item item = {.view = kv_sequence_view(sequence, engine->stream, layer_index),
                                .row_count = row_count,
@@ -65,6 +64,13 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
                                    error));
     select_append(engine->select, engine->stream, layer_index, &item, 1, (struct span){.buffer = NULL});
     kv_sequence_keep_key_index(sequence, engine->stream, layer_index, position_first + row_count);
+    return STATUS_OK;
+}
+
+enum status engine_build_stored(void *context, struct kv_sequence *sequence, size_t layer_index,
+                                uint64_t position_first, uint64_t row_count, struct error *error) {
+    struct engine *engine = context;
+    TRY(engine_build_rows(engine, sequence, layer_index, position_first, row_count, error));
     return engine->model->device->operations->stream_synchronize(engine->stream, error);
 }
 
@@ -72,7 +78,7 @@ static enum status build_key_index(struct engine *engine, struct sequence *seque
     uint64_t length = kv_sequence_length(sequence->kv);
     for (size_t layer = 0; layer < engine->kv.layer_count && length > 0; layer++)
         TRY(engine_build_rows(engine, sequence->kv, layer, 0, length, error));
-    return STATUS_OK;
+    return engine->model->device->operations->stream_synchronize(engine->stream, error);
 }
 
 enum status engine_replace_select(struct engine *engine, const struct select_options *options, struct error *error) {
