@@ -128,6 +128,12 @@ static size_t key_index_table_lanes(const struct kv_cache_config *config) {
     return config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
 }
 
+uint64_t kv_sequence_device_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
+    const uint64_t lanes = (config->quantized_pages ? 2 : 1) * kv_lane_count(config) +
+                           (config->key_index_bytes > 0 ? key_index_table_lanes(config) : 0);
+    return page_table_device_bytes(lanes, chunk_count);
+}
+
 uint64_t kv_sequence_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
     struct kv_sequence sequence;
     struct layout layout = {0};

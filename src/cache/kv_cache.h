@@ -185,6 +185,8 @@ uint64_t kv_cache_used_bytes(const struct kv_cache *cache); /* states of its seq
 static inline uint64_t kv_states_bytes(const struct kv_cache_config *config) {
     return config->state_slots * (uint64_t)config->state_floats * sizeof(float);
 }
+/* Of the page tables of a sequence of so many chunks, in MEMORY_DEVICE. */
+uint64_t kv_sequence_device_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache); /* of those, in MEMORY_DEVICE */
 
 /* Of a layer's chunks. */

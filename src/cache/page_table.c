@@ -19,8 +19,11 @@ static struct page_table of(size_t lane_count, uint64_t chunk_capacity) {
                                .changed_words = (size_t)((chunk_capacity + WORD_BITS - 1) / WORD_BITS)};
 }
 
+uint64_t page_table_device_bytes(uint64_t lane_count, uint64_t chunk_capacity) {
+    return lane_count * chunk_capacity * sizeof(uint32_t);
+}
 static size_t device_bytes(const struct page_table *table) {
-    return table->lane_count * table->chunk_capacity * sizeof(uint32_t);
+    return (size_t)page_table_device_bytes(table->lane_count, table->chunk_capacity);
 }
 
 uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity) {

@@ -24,6 +24,8 @@ enum status page_table_init(struct page_table *table, struct device *device, siz
 void page_table_deinit(struct page_table *table); /* of none, too */
 /* Memory of both copies. */
 uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity);
+/* Of these, the device's copy. */
+uint64_t page_table_device_bytes(uint64_t lane_count, uint64_t chunk_capacity);
 
 static inline uint32_t page_table_place(const struct page_table *table, size_t lane, uint64_t chunk) {
     return table->places[lane * table->chunk_capacity + chunk];

@@ -9,7 +9,7 @@
 #include "engine/engine_internal.h"
 #include "platform/pool.h"
 
-static enum status make_forward(struct engine *engine, const struct plan *plan, size_t rows, size_t block,
+static enum status make_forward(struct engine *engine, const struct plan *plan, struct forward_options forward,
                                 struct trace *trace, struct error *error) {
     struct attention_options options;
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
@@ -20,15 +20,9 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     options.rounds = engine->kv.quantized_pages;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
-    return forward_create(&engine->forward, engine->model,
-                          &(struct forward_options){.attention = engine->attention,
-                                                    .rebuilds = plan_keeps_inputs(plan, &engine->model->config),
-                                                    .trace = trace,
-                                                    .row_capacity = rows,
-                                                    .block_capacity = block,
-                                                    .logit_row_capacity = engine->logit_rows_max,
-                                                    .beside_capacity = block},
-                          error);
+    forward.attention = engine->attention;
+    forward.trace = trace;
+    return forward_create(&engine->forward, engine->model, &forward, error);
 }
 
 /* Opens the folder of saved documents, if the plan has one. */
@@ -74,10 +68,10 @@ static enum status engine_init(struct engine *engine, struct plan *plan, const s
      * here if there is a budget; without one it is allocated with the selection. */
     if (plan->host_bytes == 0) engine->kv.key_index_bytes = engine->kv.key_index_layer_first = 0;
     TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, device, &engine->kv, error));
-    size_t block = max_size(engine->batch_size, engine->sequence_capacity);
-    size_t rows = max_size(engine->segment_size, block);
-    engine->logit_rows_max = min_size(block, ENGINE_SEQUENCES_MAX);
-    TRY(make_forward(engine, plan, rows, block, options->trace, error));
+    const struct forward_options forward = plan_forward_options(plan, &engine->model->config);
+    const size_t block = forward.block_capacity, rows = forward.row_capacity;
+    engine->logit_rows_max = forward.logit_row_capacity;
+    TRY(make_forward(engine, plan, forward, options->trace, error));
     engine->positions = calloc(rows, sizeof *engine->positions);
     engine->together = calloc(block, sizeof *engine->together);
     engine->logit_rows = calloc(rows, sizeof *engine->logit_rows);

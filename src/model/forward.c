@@ -23,8 +23,7 @@ static struct span place(struct floats *floats, size_t rows, size_t columns) {
     return span_of(floats->memory, layout_offset(&floats->layout, rows, columns * sizeof(float)));
 }
 
-static size_t place_all(struct forward *forward, const struct buffer *memory) {
-    const struct model_config *config = &forward->model->config;
+static size_t place_all(struct forward *forward, const struct model_config *config, const struct buffer *memory) {
     struct floats layout = {memory, {NULL, 0}};
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
     size_t all = forward->row_capacity + forward->beside_capacity;
@@ -73,14 +72,28 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     return layout.layout.used;
 }
 
+static void set_capacities(struct forward *forward, const struct forward_options *options) {
+    forward->rebuilds = options->rebuilds;
+    forward->row_capacity = options->row_capacity;
+    forward->block_capacity = options->block_capacity;
+    forward->logit_row_capacity = options->logit_row_capacity;
+    forward->beside_capacity = options->beside_capacity;
+}
+
+uint64_t forward_bytes(const struct model_config *config, const struct forward_options *options) {
+    struct forward forward = {.model = NULL};
+    set_capacities(&forward, options);
+    return place_all(&forward, config, NULL);
+}
+
 static enum status forward_init(struct forward *forward, struct error *error) {
     const struct model_config *config = &forward->model->config;
     struct device *device = forward->model->device;
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity;
-    const size_t memory_bytes = place_all(forward, NULL);
+    const size_t memory_bytes = place_all(forward, config, NULL);
     TRY(device->operations->stream_create(device, &forward->stream, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, memory_bytes, &forward->memory, error));
-    place_all(forward, &forward->memory);
+    place_all(forward, config, &forward->memory);
     TRY(device->operations->allocate(device, MEMORY_SHARED, wanted * config->vocabulary_size * sizeof(float),
                                      &forward->logits, error));
     const size_t step_rows = max_size(max_size(forward->row_capacity, forward->beside_capacity), REBUILD_ROWS_MAX);
@@ -127,11 +140,7 @@ enum status forward_create(struct forward **forward, struct model *model, const 
     made->model = model;
     made->attention = options->attention;
     made->trace = options->trace;
-    made->rebuilds = options->rebuilds;
-    made->row_capacity = row_capacity;
-    made->block_capacity = block_capacity;
-    made->logit_row_capacity = logit_row_capacity;
-    made->beside_capacity = options->beside_capacity;
+    set_capacities(made, options);
     enum status status = forward_init(made, error);
     if (status != STATUS_OK) {
         forward_destroy(made);

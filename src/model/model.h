@@ -303,6 +303,8 @@ struct forward_options {
 enum status forward_create(struct forward **forward, struct model *model, const struct forward_options *options,
                            struct error *error) STATUS_CHECKED;
 void forward_destroy(struct forward *forward);
+/* Of the device's memory, that forward_create allocates. */
+uint64_t forward_bytes(const struct model_config *config, const struct forward_options *options);
 
 /* Called after each block of each layer, except the last block of the last layer.  done and total are rows times
  * layers.  true: the run ends with STATUS_INTERRUPTED.  Rows it stored do not count, since the engine has not raised

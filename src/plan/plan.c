@@ -211,6 +211,15 @@ size_t plan_segment_size(const struct plan *plan, const struct model_config *con
     return max_size(size / block * block, block);
 }
 
+struct forward_options plan_forward_options(const struct plan *plan, const struct model_config *config) {
+    const size_t block = max_size(plan_batch_size(plan), plan->sequence_capacity);
+    return (struct forward_options){.rebuilds = plan_keeps_inputs(plan, config),
+                                    .row_capacity = max_size(plan_segment_size(plan, config), block),
+                                    .block_capacity = block,
+                                    .logit_row_capacity = min_size(block, PLAN_SEQUENCES_MAX),
+                                    .beside_capacity = block};
+}
+
 uint64_t plan_sequence_bytes(const struct model_config *config, enum kv_type k_type, enum kv_type v_type,
                              uint64_t token_count) {
     const struct plan plan = {.context_size = token_count};
@@ -524,21 +533,19 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 
 /* ---- the device ---- */
 
-/* Activations and what is computed with take the rest: an eighth, within bounds. */
-static uint64_t kv_device_bytes(uint64_t free_bytes) {
-    static const uint64_t rest_min = (uint64_t)64 << 20, rest_max = (uint64_t)1 << 30;
-    const uint64_t rest = max_size(free_bytes / 8, min_size(rest_min, free_bytes / 2));
-    return max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
-}
-
 void plan_bound_device(struct plan *plan, struct device *device) {
     const uint64_t free_bytes = device_memory_free(device);
     plan->device_bytes = 0;
     if (free_bytes != UINT64_MAX) plan_bound_memory(plan, free_bytes);
 }
 
+/* Activations and what is computed with take the rest: an eighth, within bounds, and at least what plan_fit_context
+ * counts. */
 void plan_bound_memory(struct plan *plan, uint64_t free_bytes) {
-    plan->device_bytes = kv_device_bytes(free_bytes);
+    static const uint64_t rest_min = (uint64_t)64 << 20, rest_max = (uint64_t)1 << 30;
+    const uint64_t rest = max_size(free_bytes / 8, min_size(rest_min, free_bytes / 2));
+    plan->device_free_bytes = max_size(free_bytes, 1);
+    plan->device_bytes = max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
     if (plan->device_budget_bytes == 0) return;
     if (plan->device_budget_bytes < plan->device_bytes) plan->device_bytes = plan->device_budget_bytes;
     plan->budget_bytes -= plan->device_budget_bytes;
@@ -674,21 +681,77 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
 
-enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) {
-    struct kv_cache_config cache;
-    TRY(token_config(plan, config, &cache, error));
-    const bool is_given = plan->context_size != 0;
-    plan->context_size = plan_context_size(plan, config);
-    uint64_t fitting, tokens_min = is_given ? plan->context_size : KV_CHUNK_TOKENS;
-    if (is_given) TRY(place_rows(plan, config, &cache, error));
-    TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
-    if (plan->context_size > fitting) plan->context_size = fitting;
+/* What a pass works in on the device, beside K and V, key index and states: activations, page tables, lists, what
+ * products of a block make of their inputs; and rings of streams, kernels, and areas of 2 MiB that are not full. */
+static enum status work_bytes(const struct plan *plan, const struct model_config *config,
+                              const struct kv_cache_config *cache, uint64_t *bytes, struct error *error) {
+    static const uint64_t own_bytes = (uint64_t)16 << 20;
+    const struct forward_options forward = plan_forward_options(plan, config);
+    const size_t widest = max_size(max_size(model_ffn_width(config), config->hidden_size),
+                                   config->head_count * max_size(config->k_dimension, config->v_dimension)),
+                 experts = config->experts.used * config->experts.size;
+    struct attention_options attention;
+    TRY(least_attention(plan, config, &attention, error));
+    *bytes = own_bytes + forward_bytes(config, &forward) + attention_bytes(&attention) +
+             forward.block_capacity * (widest * sizeof(uint16_t) + experts * sizeof(float)) +
+             plan->sequence_capacity * kv_sequence_device_table_bytes(cache, kv_chunks_of(plan->context_size));
     return STATUS_OK;
 }
 
+/* The device's memory for K and V, of `most` bytes, with the plan's context. */
+static enum status bound_by_work(struct plan *plan, const struct model_config *config,
+                                 const struct kv_cache_config *cache, uint64_t most, struct error *error) {
+    uint64_t work;
+    char needed[32], free_text[32];
+    if (plan->device_free_bytes == 0) return STATUS_OK;
+    TRY(work_bytes(plan, config, cache, &work, error));
+    if (work >= plan->device_free_bytes)
+        return error_set(error, STATUS_MEMORY,
+                         "a context of %llu tokens needs %s of the device's memory to work in, %s are free: try a "
+                         "smaller -c, or fewer layers on the device (-ngl)",
+                         (unsigned long long)plan->context_size, bytes_text(work, needed, sizeof needed),
+                         bytes_text(plan->device_free_bytes, free_text, sizeof free_text));
+    plan->device_bytes = min_size(most, plan->device_free_bytes - work);
+    return STATUS_OK;
+}
+
+/* Whether a context that was not given fits: all of it. */
+static enum status context_fits(struct plan *plan, const struct model_config *config, uint64_t context, uint64_t most,
+                                struct error *error) {
+    struct kv_cache_config cache;
+    uint64_t fitting;
+    plan->context_size = context;
+    TRY(token_config(plan, config, &cache, error));
+    TRY(bound_by_work(plan, config, &cache, most, error));
+    return check_budget(plan, &cache, context, &fitting, error);
+}
+
+enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) {
+    struct kv_cache_config cache;
+    const bool is_given = plan->context_size != 0;
+    const uint64_t all = plan_context_size(plan, config), most = plan->device_bytes;
+    uint64_t fitting, chunks = 1, end = kv_chunks_of(all);
+    if (is_given) {
+        TRY(token_config(plan, config, &cache, error));
+        TRY(bound_by_work(plan, config, &cache, most, error));
+        TRY(place_rows(plan, config, &cache, error));
+        return check_budget(plan, &cache, all, &fitting, error);
+    }
+    if (context_fits(plan, config, all, most, error) == STATUS_OK) return STATUS_OK;
+    TRY(context_fits(plan, config, KV_CHUNK_TOKENS, most, error));
+    while (end - chunks > 1) { /* so many whole chunks fit, `end` do not */
+        const uint64_t middle = chunks + (end - chunks) / 2;
+        if (context_fits(plan, config, middle * KV_CHUNK_TOKENS, most, error) == STATUS_OK)
+            chunks = middle;
+        else
+            end = middle;
+    }
+    return context_fits(plan, config, chunks * KV_CHUNK_TOKENS, most, error);
+}
+
 uint64_t plan_device_context(const struct model_config *config, enum kv_type type, uint64_t free_bytes) {
-    struct plan plan = {
-        .sequence_capacity = 1, .k_type = type, .v_type = type, .device_bytes = kv_device_bytes(free_bytes)};
+    struct plan plan = {.sequence_capacity = 1, .k_type = type, .v_type = type};
+    plan_bound_memory(&plan, free_bytes);
     return plan_fit_context(&plan, config, NULL) == STATUS_OK ? plan.context_size : 0;
 }
 

@@ -105,6 +105,7 @@ struct plan {
     uint64_t host_bytes;
     /* What the device's memory has for KV, of a device that has its own (plan_bound_device); 0: it is the host's. */
     uint64_t device_bytes;
+    uint64_t device_free_bytes; /* of the device's memory, for KV and to work in; 0: nobody has asked it */
     /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by
      * plan_fit_context. */
     bool rows_in_host;
@@ -159,6 +160,8 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
 /* Tokens of a block and of a segment of a prompt. */
 size_t plan_batch_size(const struct plan *plan);
 size_t plan_segment_size(const struct plan *plan, const struct model_config *config);
+/* Of forward_create, but for attention and a trace. */
+struct forward_options plan_forward_options(const struct plan *plan, const struct model_config *config);
 /* Of K and V of a sequence of so many tokens, where all that a row to come may see is in memory; UINT64_MAX: they fit
  * none. */
 uint64_t plan_sequence_bytes(const struct model_config *config, enum kv_type k_type, enum kv_type v_type,
@@ -187,9 +190,10 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
 enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config, uint64_t kv_bytes,
                                    uint64_t *bytes, struct error *error) STATUS_CHECKED;
 
-/* Without a disk.  A context size of 0 becomes the model's, cut to the budget.  One that is given and that the device's
- * own memory does not hold has its K and V in RAM (rows_in_host).  STATUS_MEMORY: the budget does not hold the given
- * context size for all sequences; the message says what fits. */
+/* A context size of 0 becomes the model's, cut to what the device has beside what it works in, and without a disk to
+ * the budget.  One that is given and that the device's own memory does not hold has its K and V in RAM (rows_in_host).
+ * STATUS_MEMORY: the given context size, or any, does not fit for all sequences; the message says what does, or what is
+ * needed. */
 enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error) STATUS_CHECKED;
 /* Without a disk.  STATUS_MEMORY: the budget does not hold token_count tokens of every sequence. */
 enum status plan_check_budget(const struct plan *plan, const struct model_config *config, uint64_t token_count,

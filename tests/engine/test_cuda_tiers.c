@@ -379,6 +379,66 @@ static void layers_that_differ_have_slots(void **state) {
     }
 }
 
+/* Cards of a few MiB, without -c: each starts with a context that it then holds to its end, or says what it would need.
+ * Returns that context; 0: none. */
+static uint64_t context_on_card(const struct tiny_model *tiny, unsigned mebibytes, const char *preset,
+                                const char *settings, const char *keep) {
+    char settings_of_card[60];
+    struct rig rig = {.width = tiny->vocabulary_size};
+    struct plan plan = {.sequence_capacity = 1};
+    struct random random;
+    const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    const float *logits;
+    snprintf(settings_of_card, sizeof settings_of_card, "seed=%llu,capability=90,memory=%uM",
+             (unsigned long long)test_seed(11), mebibytes);
+    (void)setenv("FAKE_CUDA", settings_of_card, 1);
+    assert_ok(device_cuda_create(&rig.device[CUDA], &options, &rig.error), rig.error);
+    tiny_model_load_on(tiny, "small-card", rig.device[CUDA], &rig.model[CUDA]);
+    random_init(&random, 11);
+    tiny_model_tokens(tiny, &random, rig.tokens, CONTEXT);
+    assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig.error), rig.error);
+    plan_bound_device(&plan, rig.device[CUDA]);
+    if (plan_fit_context(&plan, &rig.model[CUDA]->config, &rig.error) == STATUS_OK) {
+        const size_t count = min_size((size_t)plan.context_size, 72) - 2;
+        struct engine *engine = engine_open(&rig, CUDA, &plan);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, count, &logits);
+        for (size_t i = 0; i < 2; i++)
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[count + i], 1, &logits, &rig.error), rig.error);
+        assert_true(isfinite(logits[0]));
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    } else {
+        assert_non_null(strstr(rig.error.message, "of the device's memory to work in"));
+        plan.context_size = 0;
+    }
+    model_destroy(rig.model[CUDA]);
+    device_destroy(rig.device[CUDA]);
+    const uint64_t context = plan.context_size;
+    plan_deinit(&plan);
+    return context;
+}
+
+static void small_cards_hold_what_they_promise(void **state) {
+    (void)state;
+    enum { WHOLE = 32768 };
+    static const unsigned cards[] = {12, 28, 30, 32, 34, 40, 44, 72}; /* MiB */
+    struct tiny_model tiny = tiny_model_default("llama");
+    uint64_t before = 0;
+    size_t cut = 0;
+    tiny.hidden_size = 320, tiny.head_dimension = 32;
+    tiny.key = "context_length", tiny.value = WHOLE;
+    if (getenv("LOAM_TEST_DRIVER") != NULL) skip(); /* a card has the memory that it has */
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+        const uint64_t context = i % 2 > 0 ? context_on_card(&tiny, cards[i], "hata", CHOOSES, "96")
+                                           : context_on_card(&tiny, cards[i], "full", NULL, NULL);
+        printf("%u MiB: %llu tokens\n", cards[i], (unsigned long long)context);
+        assert_int_equal(context > 0, i > 0);
+        cut += context > 0 && context < WHOLE;
+        before = context;
+    }
+    assert_true(cut >= 4 && before == WHOLE);
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
@@ -389,6 +449,7 @@ int main(void) {
         cmocka_unit_test(pages_in_4_bits_match),
         cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(layers_that_differ_have_slots),
+        cmocka_unit_test(small_cards_hold_what_they_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
