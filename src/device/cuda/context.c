@@ -66,7 +66,8 @@ static enum cu_result probe_wait(const struct cuda_context *context, struct cu_s
     }
 }
 
-/* Whether a stream can write a word and wait for it.  The driver says so at the call: it has no attribute for it. */
+/* Whether a stream can write a word and wait for it.  The driver says so at the call, for it has no attribute for it,
+ * and with which error is its own: what fails then and breaks nothing, nobody asks for. */
 static enum cu_result waits_probe(struct cuda_context *context) {
     const struct cuda_driver *driver = context->driver;
     struct cu_stream *stream = NULL;
@@ -76,7 +77,7 @@ static enum cu_result waits_probe(struct cuda_context *context) {
     if (result == CU_SUCCESS)
         result = driver->cuStreamWaitValue32(stream, context->flag_address, 1, CU_STREAM_WAIT_VALUE_GEQ);
     const bool can_put = result == CU_SUCCESS;
-    if (can_put || result == CU_NOT_SUPPORTED) result = probe_wait(context, stream);
+    result = probe_wait(context, stream); /* a context that broke says so here, too */
     context->has_stream_waits = can_put && result == CU_SUCCESS;
     /* What may still wait for the word must end, so that it can be freed; only then it is 0 for its first flag. */
     if (result != CU_SUCCESS) __atomic_store_n((uint32_t *)(void *)context->flag_words, 1, __ATOMIC_RELEASE);
