@@ -81,10 +81,10 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
 }
 
 # What damages, fails and kills saved documents, with FUZZ_TIMES (4) as many random cases as in the tests, and every
-# call to the system where those take some.
+# call to the system, or to a card's driver, where those take some.
 fuzz_documents() {
   build release
-  for name in store_damage store_faults store_kill document_damage document_faults document_kill; do
+  for name in store_damage store_faults store_kill document_damage document_faults document_kill cuda_serve; do
     seed=$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')
     if LOAM_TEST_SEED=$seed LOAM_TEST_FUZZ=${FUZZ_TIMES:-4} "$(find build/release/tests -name "test_$name" -type f)" \
       >"build/fuzz/$name.log" 2>&1

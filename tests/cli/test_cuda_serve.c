@@ -1,7 +1,7 @@
-/* A server whose card fails at the n-th call of its driver, kernel or flag, whatever runs then: a model behind its
- * service, as `loam serve` has it, two requests together and one that goes on.  Each server is a process of its own,
- * which a signal ends where it hangs.  Its folder is whole afterwards, and the processor answers from it.  What each
- * fault owes: docs/cuda.md, "What goes wrong on a card". */
+/* A server whose card fails at the n-th call of its driver, kernel or flag from some moment of its life on, whatever
+ * runs then: a model behind its service, as `loam serve` has it.  Each server is a process of its own, which a signal
+ * ends where it hangs.  Its folder is whole afterwards, and the processor answers from it.  What each fault owes:
+ * docs/cuda.md, "What goes wrong on a card".  LOAM_TEST_FUZZ=1: a card that is gone, at every call. */
 #include "testing.h"
 
 #include <dlfcn.h>
@@ -27,14 +27,22 @@
 #include "seed.h"
 
 #define ON_BY_THE_CPU "; answers go on by the cpu\n"
-enum { ASKED = 3, ANSWER = 5, END_SECONDS = 90, POINTS = 4 };
+enum { ANSWER = 5, END_SECONDS = 90, UNREAD_SECONDS = 4, POINTS = 2 };
 
+/* A life.  Nothing runs where a moment begins, so what is counted from there is the same in each. */
+enum moment { START, TOGETHER, PREEMPTION, RETURN, LEAVING, OPENING, END, MOMENTS };
+static const char *const moments[MOMENTS] = {"the start",      "two requests", "a preemption", "its return",
+                                             "one that leaves", "an opening",   "the end"};
+
+/* The first two are not read on, so that the third one takes a slot of theirs; the fourth begins like it. */
+enum { FIRST, LEAVER, TAKER, READER, ASKED };
 struct question {
     const char *text;
-    size_t count; /* of tokens */
+    size_t count, pause_at; /* of tokens; of the answer, 0: nowhere */
 };
 static const struct question questions[ASKED] = {
-    {"the boat is small and ", 110}, {"a river ran ", 75}, {"the boat is small and ", 118}};
+    {"the boat is small and ", 110, 1}, {"a river ran ", 75, 4}, {"the boat is small and ", 118, 0},
+    {"the boat is small and ", 70, 0}};
 
 /* A fault: of whichever of these calls is the n-th.  lacks: it leaves the card as it was. */
 struct fault {
@@ -42,6 +50,7 @@ struct fault {
     int error; /* 0: no call that fails; the setting's own */
     bool lacks;
 };
+enum { GONE = 9 };
 static const char lost_words[] = "cuStreamWriteValue32_v2";
 static const struct fault faults[] = {
     {"cuMemAlloc_v2", "fail=cuMemAlloc_v2", 2, true},
@@ -53,7 +62,7 @@ static const struct fault faults[] = {
     {"cuEventRecord", "fail=cuEventRecord", 2, true},
     {"cuLaunchKernelEx", "fail=cuLaunchKernelEx", 719, false},
     {"cuLaunchKernelEx", "fail=kernel", 719, false}, /* counted: about as many */
-    {NULL, "fail=any", 999, false},                  /* off the bus */
+    [GONE] = {NULL, "fail=any", 999, false},         /* off the bus */
     {NULL, "fail=any", 709, false},                  /* the driver was reset */
     {"cuLaunchKernelEx", "stuck", 0, false},
     {lost_words, "lose", 0, false}, /* of the start: the host then waits in their place */
@@ -69,12 +78,30 @@ struct seen {
         size_t count;
         int32_t tokens[ANSWER];
     } answers[ASKED];
-    size_t lines;           /* that it complained in */
-    size_t taken_over;      /* of these: that the processor goes on */
-    uint64_t calls[FAULTS]; /* of the driver, by kind of fault */
-    char first[400];        /* line of an error */
-    char wrong[400];        /* what is not as it must be */
+    uint64_t preemptions, reused[ASKED];
+    size_t lines;                    /* that it complained in */
+    size_t taken_over;               /* of these: that the processor goes on */
+    uint64_t calls[MOMENTS][FAULTS]; /* of the driver, by kind of fault */
+    char first[400];                 /* line of an error */
+    char wrong[400];                 /* what is not as it must be */
 };
+
+/* A life to try, and what happens in it. */
+struct trial {
+    const char *device;
+    bool saves, hurries;
+    enum moment moment;
+    uint64_t seed;
+    char fault[80]; /* FAKE_CUDA's; "": none */
+};
+static const struct trial whole_cpu = {.device = "cpu", .saves = true};
+
+static const char *name_of(const struct trial *trial) {
+    static char name[200];
+    snprintf(name, sizeof name, "--device %s%s, seed %llu, %s from %s on", trial->device, trial->saves ? ", saved" : "",
+             (unsigned long long)trial->seed, trial->fault, moments[trial->moment]);
+    return name;
+}
 
 static struct scratch scratch, saved; /* saved: of documents */
 static struct seen *seen;             /* shared with the process of the server */
@@ -82,6 +109,24 @@ static struct seen *seen;             /* shared with the process of the server *
 #define WRONG(...) (void)(seen->wrong[0] == '\0' && snprintf(seen->wrong, sizeof seen->wrong, __VA_ARGS__))
 
 /* ---- a server, in its process ---- */
+
+static const struct trial *living;
+static enum moment now;
+static fake_call_count_function *counted;
+static fake_count_from_here_function *count_from_here;
+
+static void nothing(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
+    (void)context, (void)engine, (void)live, (void)live_count;
+}
+
+/* Behind the turn in which the last answer ended, or was not read on. */
+static void begin(enum moment moment, struct service *service) {
+    struct error ignored; /* there may be no engine any more */
+    for (int turns = 0; turns < 2 && service != NULL; turns++) (void)!service_call(service, nothing, NULL, &ignored);
+    for (size_t i = 0; i < FAULTS; i++) seen->calls[now][i] = counted(faults[i].counted);
+    count_from_here(moment == living->moment ? living->fault : "");
+    now = moment;
+}
 
 static void one_line(const char *what, const char *message) {
     if (seen->first[0] == '\0') snprintf(seen->first, sizeof seen->first, "%s: %s", what, message);
@@ -94,26 +139,51 @@ static void note(size_t i, const struct client *client) {
     const bool failed = client->done.reason == STOP_FAILED;
     seen->answers[i].status = failed ? client->done.error.status : STATUS_OK;
     if (failed) one_line("a request", client->done.error.message);
-    if (!failed && client->done.reason != STOP_LENGTH)
+    if (!failed && client->done.reason != (i == LEAVER ? STOP_INTERRUPTED : STOP_LENGTH))
         WRONG("request %zu: %s", i, stop_reason_name(client->done.reason));
+    seen->reused[i] = client->admission.reused_tokens;
     seen->answers[i].count = client->tokens.count;
     for (size_t t = 0; t < client->tokens.count && t < ANSWER; t++)
         seen->answers[i].tokens[t] = client->tokens.ids[t];
 }
 
-/* The first two together, the third one behind them. */
-static void ask_all(struct served_model *model) {
+static void read_on(struct client *client) {
+    pthread_mutex_lock(&client->mutex);
+    client->pause_at = 0;
+    pthread_mutex_unlock(&client->mutex);
+    service_resume(client->rig->service, client->ticket);
+    client_wait(client);
+}
+
+static void ask_all(struct service *service, struct client *clients, const struct service_request *requests) {
+    begin(TOGETHER, service);
+    client_submit(&clients[FIRST], &requests[FIRST]), client_submit(&clients[LEAVER], &requests[LEAVER]);
+    client_wait_tokens(&clients[FIRST], questions[FIRST].pause_at);
+    client_wait_tokens(&clients[LEAVER], questions[LEAVER].pause_at);
+    begin(PREEMPTION, service);
+    clock_skip(UNREAD_SECONDS * SECOND);
+    client_submit(&clients[TAKER], &requests[TAKER]), client_wait(&clients[TAKER]);
+    begin(RETURN, service);
+    seen->preemptions = service_get_statistics(service).preemptions;
+    read_on(&clients[FIRST]);
+    begin(LEAVING, service);
+    service_cancel(service, clients[LEAVER].ticket), client_wait(&clients[LEAVER]);
+    begin(OPENING, service);
+    client_submit(&clients[READER], &requests[READER]), client_wait(&clients[READER]);
+}
+
+static void live(struct served_model *model) {
     struct service_rig rig = {.service = model->service, .tokenizer = model->session.tokenizer};
     struct client clients[ASKED];
     struct token_list prompts[ASKED];
+    struct service_request requests[ASKED];
     for (size_t i = 0; i < ASKED; i++) {
         prompts[i] = rig_tokens(&rig, questions[i].text, questions[i].count);
+        requests[i] = rig_request(&prompts[i], ANSWER);
         client_init(&clients[i], &rig);
-        const struct service_request request = rig_request(&prompts[i], ANSWER);
-        if (i == 2) client_wait(&clients[0]), client_wait(&clients[1]);
-        client_submit(&clients[i], &request);
+        clients[i].pause_at = questions[i].pause_at;
     }
-    client_wait(&clients[2]);
+    ask_all(model->service, clients, requests);
     for (size_t i = 0; i < ASKED; i++) {
         note(i, &clients[i]);
         client_deinit(&clients[i]);
@@ -121,17 +191,17 @@ static void ask_all(struct served_model *model) {
     }
 }
 
-static void serve(const char *device, bool saves) {
+static void serve(void) {
     const struct program program = {.name = "loam",
                                     .commands = command_table,
                                     .options = option_table,
                                     .option_count = option_table_count};
     char path[80];
     snprintf(path, sizeof path, "%s", scratch_name(&scratch, "tiny.gguf"));
-    char *const arguments[] = {"serve",    "-m",        path, "--device", (char *)device, "-c",   "256",
+    char *const arguments[] = {"serve",    "-m",        path, "--device", (char *)living->device, "-c",   "256",
                                "-np",      "2",         "-t", "1",        "--preset",     "full", "--kv-disk",
                                saved.path, "--kv-host", "3M", NULL};
-    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (saves ? 1 : 5);
+    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (living->saves ? 1 : 5);
     static struct served_model model;
     struct options options;
     struct error error = {.status = STATUS_OK};
@@ -140,14 +210,16 @@ static void serve(const char *device, bool saves) {
     assert_ok(served_model_read(&model, &options, "serve", &error), error);
     seen->opened = served_model_open(&model, &error);
     if (seen->opened == STATUS_OK) {
-        ask_all(&model);
+        live(&model);
         seen->state = served_model_state(&model, &error);
         seen->on_cpu = model.answering == &model.cpu;
         if (seen->state != STATUS_OK) one_line("the server", error.message);
     } else {
         one_line("the start", error.message);
     }
+    begin(END, model.service);
     served_model_close(&model);
+    begin(MOMENTS, NULL);
     options_deinit(&options);
 }
 
@@ -174,41 +246,44 @@ static void count_lines(const char *path) {
     if (file != NULL) (void)fclose(file);
 }
 
-_Noreturn static void serve_apart(const char *device, bool saves, const char *settings, bool hurries) {
+_Noreturn static void serve_apart(void) {
     const char *complaints = scratch_name(&scratch, "complaints");
     const int file = open(complaints, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     pthread_t thread;
+    char settings[120];
+    snprintf(settings, sizeof settings, "seed=%llu,capability=90,%s", (unsigned long long)living->seed,
+             living->moment == START ? living->fault : "");
     (void)alarm(END_SECONDS);
     (void)setenv("FAKE_CUDA", settings, 1);
     if (file < 0 || dup2(file, STDERR_FILENO) < 0) _exit(2);
-    if (hurries && pthread_create(&thread, NULL, hurry, NULL) != 0) _exit(2);
+    if (living->hurries && pthread_create(&thread, NULL, hurry, NULL) != 0) _exit(2);
     void *library = dlopen(FAKE_LIBRARY, RTLD_NOW | RTLD_GLOBAL); /* as the machine's own: by its name */
     if (library == NULL) _exit(3);
-    serve(device, saves);
-    fake_call_count_function *counted = NULL;
     *(void **)&counted = dlsym(library, "fake_call_count");
-    if (counted == NULL) _exit(3);
-    for (size_t i = 0; i < FAULTS; i++) seen->calls[i] = counted(faults[i].counted);
+    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    if (counted == NULL || count_from_here == NULL) _exit(3);
+    serve();
     count_lines(complaints);
     _exit(0);
 }
 
-static void run(const char *device, bool saves, const char *settings, bool hurries) {
+static void run(const struct trial *trial) {
     int end = 0;
     *seen = (struct seen){.opened = STATUS_OK};
+    living = trial;
     fflush(NULL);
     const pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) serve_apart(device, saves, settings, hurries);
+    if (child == 0) serve_apart();
     assert_int_equal(waitpid(child, &end, 0), child);
     if (!WIFEXITED(end) || WEXITSTATUS(end) != 0) {
         char line[300] = "";
         FILE *file = fopen(scratch_name(&scratch, "complaints"), "r");
         if (file != NULL) (void)!fgets(line, sizeof line, file), (void)fclose(file);
-        fail_msg("--device %s, FAKE_CUDA=%s: signal %d, code %d: %s", device, settings,
-                 WIFSIGNALED(end) ? WTERMSIG(end) : 0, WIFEXITED(end) ? WEXITSTATUS(end) : 0, line);
+        fail_msg("%s: signal %d, code %d: %s", name_of(trial), WIFSIGNALED(end) ? WTERMSIG(end) : 0,
+                 WIFEXITED(end) ? WEXITSTATUS(end) : 0, line);
     }
-    if (seen->wrong[0] != '\0') fail_msg("--device %s, FAKE_CUDA=%s: %s", device, settings, seen->wrong);
+    if (seen->wrong[0] != '\0') fail_msg("%s: %s", name_of(trial), seen->wrong);
 }
 
 /* ---- what it has left, and what it owed ---- */
@@ -227,7 +302,7 @@ static void keep_id(void *context, const struct document_info *info) {
     if (info->commits > 0) ids->ids[ids->count++] = info->id; /* else nothing of it was saved */
 }
 
-static size_t documents_verify(const char *settings) {
+static size_t documents_verify(const struct trial *trial) {
     struct ids ids = {.count = 0};
     struct store *store;
     struct error error;
@@ -236,19 +311,20 @@ static size_t documents_verify(const char *settings) {
     assert_ok(store_list(store, keep_id, &ids, &error), error);
     for (size_t i = 0; i < ids.count; i++)
         if (store_verify(store, ids.ids[i], &error) != STATUS_OK)
-            fail_msg("behind %s: %s", settings, error.message);
+            fail_msg("behind %s: %s", name_of(trial), error.message);
     store_close(store);
     return ids.count;
 }
 
-static void answers_check(const char *device, const char *settings) {
+static void answers_check(const struct trial *trial) {
     for (size_t i = 0; i < ASKED; i++) {
         const size_t count = seen->answers[i].count;
-        if (seen->answers[i].status == STATUS_OK) assert_int_equal(count, ANSWER);
+        if (seen->answers[i].status == STATUS_OK)
+            assert_int_equal(count, i == LEAVER ? questions[i].pause_at : ANSWER);
         for (size_t t = 0; t < count; t++)
             if (seen->answers[i].tokens[t] != expected[0].answers[i].tokens[t])
-                fail_msg("--device %s, FAKE_CUDA=%s: answer %zu, token %zu is %d, expected %d", device,
-                         settings, i, t, seen->answers[i].tokens[t], expected[0].answers[i].tokens[t]);
+                fail_msg("%s: answer %zu, token %zu is %d, expected %d", name_of(trial), i, t,
+                         seen->answers[i].tokens[t], expected[0].answers[i].tokens[t]);
     }
 }
 
@@ -258,22 +334,21 @@ static size_t failed_count(void) {
     return count;
 }
 
-/* Whether the fault was noticed. */
-static bool fault_check(const struct fault *fault, const char *device, const char *settings) {
-    const bool any = strcmp(device, "auto") == 0;
+/* Whether the fault was noticed.  must: it was met by whoever asked for a card's work, and others ask behind it. */
+static bool fault_check(const struct fault *fault, const struct trial *trial, bool must) {
+    const bool any = strcmp(trial->device, "auto") == 0;
     const size_t failed = failed_count();
-#define OWED(condition)                                                                                    \
-    if (!(condition))                                                                                      \
-    fail_msg(                                                                                              \
-        "--device %s, FAKE_CUDA=%s: %s does not hold: opened %s, state %s, answers %s, %s, %s, %zu lines: %s", \
-        device, settings, #condition, status_name(seen->opened), status_name(seen->state),                 \
-        status_name(seen->answers[0].status), status_name(seen->answers[1].status),                        \
-        status_name(seen->answers[2].status), seen->lines, seen->first)
+#define OWED(condition)                                                                                          \
+    if (!(condition))                                                                                            \
+    fail_msg("%s: %s does not hold: opened %s, state %s, answers %s, %s, %s, %s, %zu lines: %s", name_of(trial), \
+             #condition, status_name(seen->opened), status_name(seen->state),                                    \
+             status_name(seen->answers[0].status), status_name(seen->answers[1].status),                         \
+             status_name(seen->answers[2].status), status_name(seen->answers[3].status), seen->lines, seen->first)
     if (seen->opened != STATUS_OK) { /* 5 or 1; of any device there is one that does not break */
         OWED(exit_code(seen->opened) == (fault->lacks ? 5 : 1) && (fault->lacks || !any));
         return true;
     }
-    answers_check(device, settings);
+    answers_check(trial);
     if (fault->lacks) { /* a request has failed, others and the card have not */
         OWED(seen->state == STATUS_OK && seen->taken_over == 0);
         for (size_t i = 0; i < ASKED; i++)
@@ -284,62 +359,105 @@ static bool fault_check(const struct fault *fault, const char *device, const cha
     OWED(seen->taken_over == seen->on_cpu);
     if (any) { /* the processor has answered them all, and said so */
         OWED(failed == 0 && seen->state == STATUS_OK);
+        OWED(!must || seen->on_cpu);
         return seen->taken_over > 0;
     }
     OWED(seen->taken_over == 0);
-    OWED(failed == 0 || exit_code(seen->state) == 1);
+    OWED((failed == 0 && !must) || exit_code(seen->state) == 1);
     return failed > 0 || seen->state != STATUS_OK;
 #undef OWED
 }
 
-static void run_whole(const char *device, bool saves, const char *settings) {
-    run(device, saves, settings, false);
+static void run_whole(const struct trial *trial, const char *behind) {
+    run(trial);
     if (seen->opened != STATUS_OK || failed_count() > 0)
-        fail_msg("--device %s behind %s: %s", device, settings, seen->first);
+        fail_msg("%s, behind %s: %s", name_of(trial), behind, seen->first);
+    answers_check(trial);
 }
 
 static size_t reached[FAULTS], noticed[FAULTS], documents;
 
-static void fault_try(const struct fault *fault, uint64_t n, const char *device, bool saves, uint64_t seed) {
-    char settings[120], error[12] = "";
+static void fault_try(const struct fault *fault, uint64_t n, const struct trial *given) {
+    struct trial trial = *given;
+    char behind[200], error[12] = "";
+    const size_t f = (size_t)(fault - faults);
     if (fault->error != 0) snprintf(error, sizeof error, ":%d", fault->error);
-    snprintf(settings, sizeof settings, "seed=%llu,capability=90,%s%c%llu%s", (unsigned long long)seed,
-             fault->call, fault->error != 0 ? ':' : '=', (unsigned long long)n, error);
+    snprintf(trial.fault, sizeof trial.fault, "%s%c%llu%s", fault->call, fault->error != 0 ? ':' : '=',
+             (unsigned long long)n, error);
+    trial.hurries = fault->error == 0;
     scratch_empty(&saved);
-    run(device, saves, settings, fault->error == 0);
-    reached[fault - faults] += seen->calls[fault - faults] >= n;
-    noticed[fault - faults] += fault_check(fault, device, settings);
-    if (!saves) return;
-    documents += documents_verify(settings);
-    run_whole("cpu", true, settings); /* from what the server has saved */
-    answers_check("cpu", settings);
+    run(&trial);
+    const bool is_reached = seen->calls[trial.moment][f] >= n;
+    reached[f] += is_reached;
+    const bool must = is_reached && fault->counted == NULL && trial.moment > START && trial.moment < OPENING;
+    noticed[f] += fault_check(fault, &trial, must);
+    if (!trial.saves) return;
+    snprintf(behind, sizeof behind, "%s", name_of(&trial));
+    documents += documents_verify(&trial);
+    run_whole(&whole_cpu, behind); /* from what the server has saved */
 }
 
-/* Each at some calls, as they are spread over a server's life; by turns on that card or on any device, without a folder
- * and with one. */
+/* By turns on that card or on any device, without a folder and with one. */
+static struct trial next_trial(struct random *random, enum moment moment) {
+    static size_t turn;
+    const size_t at = turn++;
+    return (struct trial){.device = at % 2 ? "auto" : "cuda",
+                          .saves = at / 2 % 2,
+                          .moment = moment,
+                          .seed = random_below(random, 1000)};
+}
+
+/* Both kinds of lives without a fault; what they answer is the processor's. */
+static void no_fault(void **state) {
+    (void)state;
+    for (size_t saves = 0; saves < 2; saves++) {
+        const struct trial trial = {.device = "cuda", .saves = saves, .seed = 1};
+        if (saves == 0) run(&(struct trial){.device = "cpu"});
+        if (saves == 0) expected[0] = *seen;
+        run_whole(&trial, "nothing");
+        expected[saves] = *seen;
+        assert_int_equal(seen->preemptions, 1);
+        assert_true(seen->reused[READER] > 60 && (saves == 0 || seen->reused[TAKER] > 60));
+    }
+}
+
+/* Each at some calls of some moments: the first one of a preemption, where all of them are met, and others. */
 static void each_fault(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(3));
-    for (size_t saves = 0; saves < 2; saves++) {
-        run_whole("cuda", saves, "capability=90");
-        expected[saves] = *seen;
-        answers_check("cuda", "capability=90");
-    }
     for (size_t f = 0; f < FAULTS; f++)
         for (size_t point = 0; point < POINTS; point++) {
-            const size_t saves = point / 2 % 2, part = (point + f) % POINTS;
-            const uint64_t calls = expected[saves].calls[f], from = calls * part / POINTS,
-                           to = calls * (part + 1) / POINTS;
-            const uint64_t n = from + 1 + (to > from ? random_below(&random, to - from) : 0);
-            if (n <= calls && test_takes_next())
-                fault_try(&faults[f], n, point % 2 ? "auto" : "cuda", saves, random_below(&random, 1000));
+            struct trial trial = next_trial(&random, point > 0 ? (enum moment)(f % MOMENTS) : PREEMPTION);
+            trial.saves = trial.saves && expected[1].calls[PREEMPTION][f] > 0; /* without a graph it has no launches */
+            const struct seen *whole = &expected[trial.saves];
+            while (whole->calls[trial.moment][f] == 0) trial.moment = (trial.moment + 1) % MOMENTS;
+            const uint64_t n = point > 0 ? random_below(&random, whole->calls[trial.moment][f]) : 0;
+            if (test_takes_next()) fault_try(&faults[f], n + 1, &trial);
         }
     for (size_t f = 0; f < FAULTS; f++) { /* where one lacks memory, requests make room as a rule */
         printf("%s:%d: %zu reached, %zu told\n", faults[f].call, faults[f].error, reached[f], noticed[f]);
         assert_met(reached[f] > 0 && (noticed[f] > 0 || faults[f].lacks || faults[f].counted == lost_words));
     }
-    assert_met(documents > FAULTS);
+    assert_met(documents > 0);
+}
+
+/* A card that is gone, from the first call of a moment on, and from some or all others. */
+static void each_moment(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, test_seed(4));
+    const bool takes_all = test_number("LOAM_TEST_FUZZ", 0) > 0;
+    for (size_t moment = 0; moment < MOMENTS; moment++) {
+        const uint64_t calls = expected[1].calls[moment][GONE];
+        printf("%s: %llu calls\n", moments[moment], (unsigned long long)calls);
+        for (uint64_t point = 0; point < (takes_all || calls == 0 ? calls : POINTS); point++) {
+            struct trial trial = next_trial(&random, (enum moment)moment);
+            const uint64_t n = takes_all || point == 0 ? point + 1 : 1 + random_below(&random, calls);
+            if (point == 0) trial.device = "auto", trial.saves = true; /* where most is left to lose */
+            if (takes_all || test_takes_next()) fault_try(&faults[GONE], n, &trial);
+        }
+    }
 }
 
 int main(void) {
@@ -347,7 +465,8 @@ int main(void) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_fault)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_fault), cmocka_unit_test(each_fault),
+                                       cmocka_unit_test(each_moment)};
     scratch_create(&scratch, SCRATCH_MEMORY);
     scratch_create(&saved, SCRATCH_MEMORY);
     tiny_model_write(scratch_name(&scratch, "tiny.gguf"),

@@ -14,6 +14,7 @@ CUDA_DRIVER_CALLS(CALL)
 CUDA_DRIVER_CALLS_OPTIONAL(CALL)
 #undef CALL
 EXPORT fake_leak_count_function fake_leak_count;
+EXPORT fake_count_from_here_function fake_count_from_here;
 
 static const struct {
     enum cu_device_attribute attribute;
@@ -48,6 +49,13 @@ static struct fake_object *objects;
 static uint32_t next_lane;
 
 uint64_t fake_leak_count(void) { return leak_count; }
+
+void fake_count_from_here(const char *setting) {
+    (void)pthread_mutex_lock(&lock);
+    fake_settings_add(setting);
+    fake_queue_count_anew();
+    (void)pthread_mutex_unlock(&lock);
+}
 
 /* ---- objects ---- */
 

@@ -51,6 +51,7 @@ struct fake_settings {
 
 extern struct fake_settings fake_settings;
 void fake_settings_read(void); /* of the environment; calls are counted anew */
+void fake_settings_add(const char *given); /* the same, beside those there are */
 /* Counts the call, and whether it is one that fails. */
 enum cu_result fake_fault_of(const char *symbol);
 /* The same for a kernel that is about to run. */
@@ -122,6 +123,7 @@ uint64_t fake_random(uint64_t bound);
 void fake_progress(uint64_t awaited);
 /* Runs all; a line on stderr and the end of the process where that never ends. */
 void fake_drain(const char *why);
+void fake_queue_count_anew(void);
 void fake_queue_forget(void);
 extern enum cu_result fake_error; /* the fatal one that the context met, or CU_SUCCESS */
 

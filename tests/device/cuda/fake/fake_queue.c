@@ -149,12 +149,14 @@ static void tasks_drop(void) {
     task_count = 0;
 }
 
+void fake_queue_count_anew(void) { kernel_count = write_count = 0; }
+
 void fake_queue_forget(void) {
     tasks_drop();
     free(tasks);
     tasks = NULL;
     task_capacity = 0;
-    kernel_count = write_count = 0;
+    fake_queue_count_anew();
     is_seeded = false;
     stretch.calls_left = 0;
     fake_error = CU_SUCCESS;

@@ -109,11 +109,14 @@ void fake_settings_read(void) {
                                            .capability = 80,
                                            .has_waits = true,
                                            .can_register = 1};
+    const char *given = getenv("FAKE_CUDA");
+    fake_settings_add(given != NULL ? given : "");
+}
+
+void fake_settings_add(const char *given) {
+    char text[512], *rest = NULL;
     memset(calls, 0, sizeof calls);
     call_count = kernel_count = 0;
-    char text[512], *rest = NULL;
-    const char *given = getenv("FAKE_CUDA");
-    if (given == NULL) return;
     snprintf(text, sizeof text, "%s", given);
     for (char *part = strtok_r(text, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest))
         setting_read(part);
