@@ -458,6 +458,13 @@ bool attention_keep_inputs(struct attention *attention, struct stream *stream, c
     return attention->bus != NULL;
 }
 
+void attention_truncate(struct attention *attention, struct kv_sequence *sequence, uint64_t token_count) {
+    if (attention->bus != NULL)
+        bus_rebuild_truncate(attention->bus, sequence, token_count);
+    else
+        kv_sequence_set_length(sequence, token_count);
+}
+
 /* ---- attend ---- */
 
 static enum status attend_everything(struct attention *attention, struct stream *stream,

@@ -137,6 +137,8 @@ struct attention_inputs {
     bool come_back; /* the rows were multiplied as those are that are computed again */
 };
 bool attention_keep_inputs(struct attention *attention, struct stream *stream, const struct attention_inputs *inputs);
+/* kv_sequence_set_length to fewer tokens: the inputs of the rows that stay are kept. */
+void attention_truncate(struct attention *attention, struct kv_sequence *sequence, uint64_t token_count);
 /* Whether a chunk that is full gets other bits: it is rounded to 4.  A row then attends to all chunks before its own
  * rounded, and to the exact rows of its own, wherever blocks, prompts and steps begin and end.  So rows go in pieces
  * that lie in one chunk: append, attend, attention_store. */

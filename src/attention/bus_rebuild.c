@@ -187,6 +187,13 @@ void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const stru
     }
 }
 
+void bus_rebuild_truncate(struct bus_rebuild *bus, struct kv_sequence *sequence, uint64_t token_count) {
+    struct kept_rows *kept = kept_of(bus, sequence);
+    kv_sequence_set_length(sequence, token_count);
+    kept->generation = kv_sequence_generation(sequence);
+    for (size_t i = 0; i < layers_of(bus); i++) cut(&kept->counts[i], token_count);
+}
+
 /* ---- how much ---- */
 
 static uint64_t split_of(struct bus_rebuild *bus, uint64_t chunks, uint64_t most, uint64_t unit) {

@@ -24,6 +24,7 @@ enum status bus_rebuild_create(struct bus_rebuild **bus, struct device *device, 
 void bus_rebuild_destroy(struct bus_rebuild *bus); /* NULL is allowed */
 
 void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const struct attention_inputs *inputs);
+void bus_rebuild_truncate(struct bus_rebuild *bus, struct kv_sequence *sequence, uint64_t token_count);
 /* runs: out, [row_count]: what a graph cannot differ in. *fits is cleared for a step that is timed: it is no graph. */
 void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const struct attention_step *step,
                          uint64_t *runs, bool *fits);

@@ -57,7 +57,7 @@ void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     sequence->ahead = 0;
     if (token_count < sequence_length(sequence)) {
         token_count = kv_sequence_cut_of(sequence->kv, token_count);
-        kv_sequence_set_length(sequence->kv, token_count);
+        attention_truncate(sequence->engine->attention, sequence->kv, token_count);
     }
     if (sequence->whole > token_count) sequence->whole = token_count;
 }

@@ -259,19 +259,20 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     return all;
 }
 
-/* Of the two layers behind the first one, of sequences whose prompt is as it was (5 chunks, and 4): a first part is
- * computed again, beside attention to the rest.  both: chunks of a step of both, in tiles of 4, one of rows of both. */
+/* Of the two layers behind the first one: of the prompts' chunks (5 and 4, and 3 that stay where one is cut back) a
+ * first part is computed again, beside attention to the rest.  both: chunks of a step of both, in tiles of 4, one of
+ * rows of both; behind the cut as many, if there are. */
 static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t both) {
-    enum { STEPS_WITH = 3 + 3 + 4, CHUNKS = 3 * 5 + 4 * 4, EACH = 6 }; /* EACH: halves, angles, 2, rotation, append */
-    const struct rebuild_statistics *rebuilt = &counts->rebuilt;
+    enum { ALONE = 3 * 5 + 3 + 3 + 4, MISSING = ALONE + 3 * (5 + 4) + 3 * (3 + 4), EACH = 6 };
+    const struct rebuild_statistics *rebuilt = &counts->rebuilt; /* EACH: halves, angles, 2, rotation, append */
     assert_true(rebuilt->input_bytes == 64 * 2 + 4 && rebuilt->kv_bytes == 2 * 32 * 2 * 2);
-    assert_int_equal(rebuilt->layers, 2 * STEPS_WITH);
-    assert_int_equal(rebuilt->missing_chunks, 2 * (CHUNKS + 3 * (5 + 4)));
+    assert_int_equal(rebuilt->layers, 2 * FETCH_STEPS);
+    assert_int_equal(rebuilt->missing_chunks, 2 * MISSING);
     if (both == 0) { /* three steps are timed */
         assert_true(rebuilt->chunks >= 2 * 3 * 4 && rebuilt->bytes_per_second > 0);
         return;
     }
-    assert_int_equal(rebuilt->chunks, 2 * (CHUNKS + 2 * both + min_size(both, 2 * 3)));
+    assert_int_equal(rebuilt->chunks, 2 * (ALONE + 2 * both + min_size(both, 2 * 3) + 3 * min_size(both, 3 + 4)));
     /* Attention in two parts, whose outputs are no inputs of 8 bits yet. */
     assert_int_equal(counts->kernels[2], read->kernels[2] + 2 * (2 * EACH + 2));
     assert_int_equal(counts->kernels[4], read->kernels[4] + 2 * ((both + 3) / 4 * EACH + 1 + 2));
