@@ -2,7 +2,8 @@
 # gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was right.
 # Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
 #
-# Parts: check answers tests limits kernels step prefill documents, in this order: what is right before what is quick.
+# Parts: check answers tests limits kernels step prefill documents methods, in this order: what is right before what is
+# quick.
 # Without any, all of them.  All together end within --seconds (350), of which each has a share; what one leaves the next
 # ones have, and none takes another one's.  DIR (build/gpu) gets gpu.csv, line by line, a log for each part, and gpu.txt,
 # the table that is printed at the end, also where something ends the script.  Exit 0: every line says what was asserted,
@@ -24,14 +25,14 @@ while [ $# -gt 0 ]; do
     --small) small=1 ;;
     --seconds) seconds=${2:-}; shift ;;
     -o) out=${2:-}; shift ;;
-    check|answers|tests|limits|kernels|step|prefill|documents) parts="$parts $1" ;;
+    check|answers|tests|limits|kernels|step|prefill|documents|methods) parts="$parts $1" ;;
     *) usage "$1" ;;
   esac
   shift || usage "the end"
 done
 case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
 [ -n "$out" ] || usage "-o"
-: "${parts:=check answers tests limits kernels step prefill documents}"
+: "${parts:=check answers tests limits kernels step prefill documents methods}"
 
 mkdir -p "$out" || exit 1
 rows=$out/gpu.csv # there from the first line on, whatever ends the script
@@ -195,6 +196,7 @@ part_kernels() { # by programs of their own: after an error of the device nothin
 
 # One run of `loam bench`: its lines of JSON become rows, each at once.  Counts of the device say what has run: a step or
 # a block of a prompt is several launches a layer, and without them a line has failed, however fast.
+bench=$loam filled=--fill-random method= # the program, where the context comes from, and how rows name what is compared
 bench_loam() { # part shape lines seconds arguments...
   part=$1 shape=$2 lines=$3 limit=$4
   shift 4
@@ -206,7 +208,7 @@ bench_loam() { # part shape lines seconds arguments...
   grep -q 'compute 9\.0' "$about" && tuned=1 || tuned=0 # kernels for such a card alone
   had=$(wc -l <"$rows")
   {
-    within "$limit" "$loam" bench -m "$model" --device cuda --fill-random -o jsonl -q "$@" 2>"$log"
+    within "$limit" "$bench" bench -m "$model" --device cuda $filled -o jsonl -q "$@" 2>"$log"
     echo $? >"$scratch/rc"
   } | while read -r line; do
     printf '%s\n' "$line" | tee -a "$out/$part-$shape.jsonl" | bench_row >>"$rows"
@@ -215,7 +217,8 @@ bench_loam() { # part shape lines seconds arguments...
   [ "$rc" = 0 ] && [ "$found" = "$lines" ] || failed "$part" "$shape $*" "$found of $lines lines: $(reason_of "$rc" "$log")"
 }
 bench_row() {
-  awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" -v tuned="$tuned" '
+  awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" -v tuned="$tuned" \
+    -v method="${method:+ $method}" '
     function field(name,   at, text) {
       at = index($0, "\"" name "\":")
       if (at == 0) return ""
@@ -234,7 +237,7 @@ bench_row() {
       middle = n % 2 ? rate[(n + 1) / 2] : (rate[n / 2] + rate[n / 2 + 1]) / 2
       spread = middle > 0 ? (rate[n] - rate[1]) / middle * 100 : 0
       prompt = field("n_prompt") + 0; steps = field("n_gen") + 0
-      what = shape (prompt > 0 ? " prompt of " prompt : " decode") " behind " field("n_depth")
+      what = shape method (prompt > 0 ? " prompt of " prompt : " decode") " behind " field("n_depth")
       launches = field("device_launches") + 0; replays = field("device_replays") + 0
       passes = (prompt > 0 ? 1 : steps) * n
       right = field("device") == "cuda" && middle > 0 && launches >= passes * layers * 5
@@ -245,17 +248,30 @@ bench_row() {
         # of a layer q k v, attention, output, gate and up, down; of the last one q k v
         right = right && products >= passes * (layers * 5 - 4) && alone == (tuned ? products : 0)
       }
-      if (units != "") {
+      if (units != "") what = what " KV in RAM"
+      if (units != "" && field("select") != "all") {
         fetched = fetched sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
-        what = what " KV in RAM"
         right = right && units > 0 && field("kv_unit_hits") > 0
+      }
+      if (field("preset") == "clo") {
+        fetched = fetched sprintf("; %d of %d lists kept", field("hits"), field("hits") + field("misses"))
+        right = right && field("hits") > 0 && field("misses") > 0
+      }
+      if (field("preset") == "kvpr") {
+        fetched = fetched sprintf("; %d of %d chunks computed again", field("rebuilt_chunks"), field("missing_chunks"))
+        right = right && field("rebuilt_chunks") > 0
+      }
+      if (field("kv_chunks") != "") {
+        what = what " KV on disk"
+        fetched = fetched sprintf("; chunks: %d in RAM %d read from disk", field("kv_hits"), field("kv_misses"))
+        right = right && field("kv_chunks") > 0
       }
       printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s%s\n", part, what,
         (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", spread)), (right ? "ok" : "FAILED"),
         launches, replays, passes, (prompt > 0 ? "prompts" : "steps"), layers, field("device"), fetched
     }'
 }
-layers_of() { case $1 in tiny) echo 2 ;; 1B) echo 16 ;; 8B) echo 32 ;; esac; }
+layers_of() { case $1 in tiny) echo 2 ;; 1B) echo 16 ;; 8B) echo 32 ;; mha) [ $small = 1 ] && echo 2 || echo 8 ;; esac; }
 
 # A model of random weights in the background, so that it is there when the tests are over.
 model_make() { # name shape
@@ -263,7 +279,9 @@ model_make() { # name shape
 }
 models_start() {
   [ -z "${maker:-}" ] || return 0
-  if [ $small = 1 ]; then model_make tiny tiny & else (model_make 1B llama-1b & model_make 8B llama-8b; wait) & fi
+  if [ $small = 1 ]; then (model_make tiny tiny; model_make mha mha-tiny) & else
+    (model_make 1B llama-1b & model_make 8B llama-8b; model_make mha mha-7b-8; wait) &
+  fi
   maker=$!
 }
 models_wait() { models_start; wait "$maker"; }
@@ -358,6 +376,64 @@ part_documents() {
     }' "$scratch/opened.jsonl" >>"$rows"
 }
 
+# ---- methods: what the papers' ways are beside the ones that they replace, K and V in RAM or on disk ----
+
+# KVPR beside FlexGen, on OPT-6.7B's shape, 8 layers of 32: what a prompt's K and V take over the bus.
+# CLO by its parts and LeoAM, with an eighth of 16K tokens of a 1B shape on the card, or in RAM above a disk.  Keys,
+# values and queries are recorded, as those of random weights are like no text's: so each step is launched kernel by
+# kernel, in all rows alike.
+part_methods() {
+  models_wait
+  depth=8192 behind=16384 near=200M eighth=72M host=96M steps=24 keep=512 share=10% settings=
+  [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M steps=4 keep=64 share=64 settings=:sinks=8:recent=8
+  set -- -p 0 -r "$([ $small = 1 ] && echo 1 || echo 3)" -n $steps
+  filled=
+  for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" -d $depth --kv-device $near --preset $method; done
+  ratio "KVPR over flexgen" "mha kvpr decode behind $depth KV in RAM" "mha flexgen decode behind $depth KV in RAM"
+  recording_make || failed methods recording "$(reason_of $? "$out/recording.log")"
+  bench=$loam-lab filled="--replay $scratch/recording"
+  units=$keep:dense=0:page=8$settings
+  clo=$units:planes=1:reused=0
+  for method in flexgen "hata $units:planes=1" "clo $clo" "clo-one-threshold $clo:power=0" \
+    "clo-least $clo:similarity=minimum"; do
+    bench_method --kv-device $eighth "$@"
+  done
+  for method in flexgen "leoam-f16 $share:dense=0:codec=f16$settings" "leoam $share:dense=0$settings"; do
+    bench_method --kv-host $host --kv-disk "$scratch/methods" "$@"
+  done
+  bench=$loam filled=--fill-random method=
+  ratio "CLO over hata" "$recorded clo decode behind $behind KV in RAM" "$recorded hata decode behind $behind KV in RAM"
+  for kind in leoam-f16 leoam; do
+    ratio "$kind over flexgen" "$recorded $kind decode behind $behind KV on disk" \
+      "$recorded flexgen decode behind $behind KV on disk"
+  done
+}
+# $method: a name, whose first word is the preset, and what it keeps.
+bench_method() {
+  preset=${method%%[- ]*} kept=${method#* }
+  [ "$kept" = "$method" ] && kept= || kept=:$kept
+  method=${method%% *}
+  bench_loam methods $recorded 1 20 "$@" -d $behind --preset "$preset$kept"
+}
+recording_make() {
+  recorded=1B length=2048 model=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  [ $small = 1 ] && recorded=tiny length=512
+  [ $small = 0 ] && [ -f "$model" ] || model=$root/models/loam-nano.gguf
+  cat "$root"/tools/gpu.sh "$root"/tools/gpu_table.awk >"$scratch/recorded.txt"
+  within 30 "$loam-lab" trace record -m "$model" -q -f "$scratch/recorded.txt" -c $length -o "$scratch/recording" \
+    2>"$out/recording.log"
+}
+# How often one line's rate has another one's.
+ratio() { # what, line, line
+  awk -F, -v what="$1" -v one="$2" -v other="$3" '$1 != "methods" { next }
+    $2 == one { rate = $4; verdict = $7 } $2 == other { base = $4; beside = $7 }
+    END {
+      printf "methods,%s,x,%s,,,%s\n", what, (rate > 0 && base > 0) ? sprintf("%.2f", rate / base) : "",
+        (verdict ~ /^ok/ && beside ~ /^ok/) ? "ok: both ran" : "FAILED: one of the two did not run"
+    }' "$rows" >"$scratch/made"
+  cat "$scratch/made" >>"$rows"
+}
+
 # ---- answers: the same text by the card and by the processor ----
 
 # The tokens of a run, and by how much the likeliest was ahead of the next, one a line.
@@ -425,13 +501,13 @@ part_answers() {
 # ---- run ----
 
 share_of() { # of a part, in seconds of the 350 for all
-  case $1 in check|answers) echo 40 ;; tests) echo 80 ;; limits) echo 15 ;; kernels) echo 45 ;; step) echo 75 ;;
-    prefill) echo 35 ;; documents) echo 20 ;; esac
+  case $1 in check|prefill|methods) echo 35 ;; answers) echo 30 ;; tests) echo 70 ;; limits) echo 15 ;;
+    kernels) echo 45 ;; step) echo 65 ;; documents) echo 20 ;; esac
 }
 shares=0 due=0
 for part in $parts; do shares=$((shares + $(share_of "$part"))); done
 case "$parts" in *check*) ptxas_start ;; esac
-case "$parts" in *step*|*prefill*|*documents*) models_start ;; esac
+case "$parts" in *step*|*prefill*|*documents*|*methods*) models_start ;; esac
 for part in $parts; do
   # Nothing runs beside what is timed.
   case $part in check|answers|tests) ;; *) ptxas_end; [ -z "${maker:-}" ] || models_wait ;; esac

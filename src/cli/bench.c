@@ -133,6 +133,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     struct attention *attention = engine_attention(bench->session.engine);
     attention_reset_statistics(attention);
     struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
+    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(attention);
     const struct device_counts counts = device_counts(bench->session.device);
     struct fetch_counts fetched;
     TRY(engine_fetch_counts(bench->session.engine, &fetched, error));
@@ -159,6 +160,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
     test->counted.tier = engine_tier_statistics(bench->session.engine);
     counters_subtract(&kv_tier_counters, &test->counted.tier, &before);
+    test->counted.rebuilt = attention_rebuild_statistics(attention);
+    counters_subtract(&rebuild_counters, &test->counted.rebuilt, &rebuilt);
     TRY(engine_fetch_counts(bench->session.engine, &test->counted.fetched, error));
     counters_subtract(&fetch_counters, &test->counted.fetched, &fetched);
     return bench_print_row(&bench->printer, test, error);

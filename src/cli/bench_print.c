@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
+#include "cli/rebuilt.h"
 #include "cli/version.h"
 #include "rates/rates.h"
 #include "server/json_text.h"
@@ -297,6 +298,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
              {"kv_bytes_per_step", json_uint(test->sequence_count * test->kv_bytes.step)});
     add_tier(row, test);
     add_fetched(row, test);
+    json_put(row, "rebuild", rebuilt_json(&test->counted.rebuilt));
     if (p->has_floor) add_floor(row, model, test);
     return row;
 }

@@ -31,6 +31,7 @@ struct bench_counts {
     struct device_counts device;     /* and of what makes the repetitions ready */
     struct fetch_counts fetched;     /* the same, of units; zeros where the device has no slots */
     struct kv_tier_statistics tier;  /* host_bytes at their end; zeros: all KV in RAM */
+    struct rebuild_statistics rebuilt;
 };
 
 struct bench_kv_bytes {

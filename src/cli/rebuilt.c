@@ -2,15 +2,10 @@
 
 #include <stdio.h>
 
-#include "attention/attention.h"
 #include "server/json_text.h"
 
-static struct rebuild_statistics statistics_of(const struct engine *engine) {
-    return attention_rebuild_statistics(engine_attention((struct engine *)engine));
-}
-
 void rebuilt_print(const struct engine *engine) {
-    const struct rebuild_statistics r = statistics_of(engine);
+    const struct rebuild_statistics r = attention_rebuild_statistics(engine_attention((struct engine *)engine));
     const double ratio = r.kv_bytes > 0 ? r.input_bytes / r.kv_bytes : engine_inputs_ratio(engine);
     if (r.layers == 0 && (ratio < 1 || engine_tier_statistics(engine).read_pages == 0)) return;
     if (r.refusals > 0) {
@@ -34,10 +29,9 @@ void rebuilt_print(const struct engine *engine) {
     }
 }
 
-json_t *rebuilt_json(const struct engine *engine) {
-    const struct rebuild_statistics r = statistics_of(engine);
-    if (r.layers == 0) return NULL;
+json_t *rebuilt_json(const struct rebuild_statistics *statistics) {
+    if (statistics->layers == 0) return NULL;
     json_t *object = json_object();
-    json_put_counters(object, "", &rebuild_counters, &r);
+    json_put_counters(object, "", &rebuild_counters, statistics);
     return object;
 }

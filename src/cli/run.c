@@ -436,8 +436,8 @@ static json_t *run_json(const struct run *run) {
     if (session->model->stream != NULL) json_put(root, "weights", weights_json(session->model->stream));
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
     if (fractions != NULL) json_put(root, "compression", fractions);
-    json_t *rebuilt = rebuilt_json(session->engine);
-    if (rebuilt != NULL) json_put(root, "rebuild", rebuilt);
+    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(engine_attention(session->engine));
+    json_put(root, "rebuild", rebuilt_json(&rebuilt));
     json_put(root, "selection", selection_json(session->engine, run->plan.select.receipt));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
     JSON_PUT(root, {"reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine))},

@@ -16,7 +16,8 @@ complain() { echo "check_gpu: $*" >&2; failures=$((failures + 1)); }
 expect() { grep -qE "$1" "$2" || { complain "no line '$1' in:"; cat "$2" >&2; }; }
 
 export FAKE_CUDA=capability=90
-if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check answers limits kernels step prefill documents >"$out/table" 2>"$out/log"; then
+if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check answers limits kernels step prefill documents \
+  methods >"$out/table" 2>"$out/log"; then
   complain "a line failed, or the script did:"
   cat "$out/table" "$out/log" >&2
 fi
@@ -26,7 +27,8 @@ for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,smal
   'kernels,launch in a graph starting early' 'kernels,matvec IQ4_XS' 'kernels,matmul IQ4_XS' \
   'kernels,decode attention at 300' 'kernels,prompt attention of 24 behind 150' 'kernels,fetch of units of 8 tokens' \
   'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
-  'documents,tiny first token of an opened document of 400 tokens' 'answers,loam-nano says the same' \
+  'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,CLO over hata' \
+  'methods,tiny leoam decode behind 400 KV on disk' 'documents,tiny first token of an opened document of 400 tokens' 'answers,loam-nano says the same' \
   'answers,loam-nano KL from the cpu'; do
   expect "^$line,.*,ok: " "$csv"
 done
