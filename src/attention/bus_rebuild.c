@@ -16,8 +16,9 @@ enum {
 
 /* What is kept of a sequence. */
 struct kept_rows {
-    uint64_t generation; /* 0: nothing yet */
-    uint64_t counts[];   /* [layers]: rows from the first on */
+    uint64_t generation;      /* 0: nothing yet */
+    size_t run, range_chunks; /* chunks of its last run, and of a range */
+    uint64_t counts[];        /* [layers]: rows from the first on */
 };
 
 /* Of a sequence of a step. */
@@ -33,6 +34,7 @@ struct bus_step {
     struct bus_run *runs; /* owned, as the others: [sequence_capacity] */
     struct attend_item *items;
     struct attend_ranges *ranges;
+    struct split_growth *growth;
     size_t run_count, chunk_count; /* chunk_count 0: nothing is computed again */
     bool is_timed;
 };
@@ -92,12 +94,13 @@ static enum status init(struct bus_rebuild *bus, struct error *error) {
     bus->step.runs = calloc(sequences, sizeof *bus->step.runs);
     bus->step.items = calloc(sequences, sizeof *bus->step.items);
     bus->step.ranges = calloc(sequences, sizeof *bus->step.ranges);
+    bus->step.growth = calloc(sequences, sizeof *bus->step.growth);
     for (size_t i = 0; i < sequences && bus->kept != NULL; i++) {
         bus->kept[i] = calloc(1, sizeof **bus->kept + layers_of(bus) * sizeof *bus->kept[i]->counts);
         if (bus->kept[i] == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     }
     if (bus->kept == NULL || bus->rows == NULL || bus->step.runs == NULL || bus->step.items == NULL ||
-        bus->step.ranges == NULL)
+        bus->step.ranges == NULL || bus->step.growth == NULL)
         return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t i = 0; i < chunks * KV_CHUNK_TOKENS; i++) bus->rows[i].position = i;
     TRY(slab_init(&bus->inputs, bus->device, MEMORY_SHARED,
@@ -142,6 +145,7 @@ void bus_rebuild_destroy(struct bus_rebuild *bus) {
     free(bus->step.runs);
     free(bus->step.items);
     free(bus->step.ranges);
+    free(bus->step.growth);
     free(bus);
 }
 
@@ -164,6 +168,7 @@ static struct kept_rows *kept_of(struct bus_rebuild *bus, const struct kv_sequen
     struct kept_rows *kept = bus->kept[kv_sequence_index(sequence)];
     if (kept->generation == kv_sequence_generation(sequence)) return kept;
     kept->generation = kv_sequence_generation(sequence);
+    kept->run = 0;
     for (size_t i = 0; i < layers_of(bus); i++) kept->counts[i] = 0;
     return kept;
 }
@@ -260,6 +265,30 @@ static struct bus_run run_of(struct bus_rebuild *bus, const struct attention_ste
     return run;
 }
 
+/* The runs of the step before, where they may stay: ranges are as they were, inputs and the workspace hold them. */
+static void keep_runs(struct bus_rebuild *bus) {
+    struct bus_step *step = &bus->step;
+    const bool decides = bus->forced_chunks == 0 && bus->timed_steps >= TIMED_STEPS;
+    bool stays = decides;
+    size_t chunks = 0;
+    for (size_t i = 0; i < step->run_count; i++) {
+        const struct bus_run *run = &step->runs[i];
+        const struct kept_rows *kept = kept_of(bus, run->sequence);
+        step->growth[i] = (struct split_growth){kept->run, run->count};
+        stays = stays && kept->run <= run->kept / KV_CHUNK_TOKENS &&
+                (kept->run == 0 || kept->range_chunks == run->range_chunks);
+        chunks += kept->run;
+    }
+    stays = stays && chunks <= bus->options.rebuild.chunks && split_stays(step->growth, step->run_count);
+    for (size_t i = 0; i < step->run_count; i++) {
+        struct bus_run *run = &step->runs[i];
+        struct kept_rows *kept = kept_of(bus, run->sequence);
+        if (stays) run->count = kept->run;
+        kept->run = decides ? run->count : 0;
+        kept->range_chunks = run->range_chunks;
+    }
+}
+
 void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const struct attention_step *step,
                          uint64_t *runs, bool *fits) {
     const struct rebuild_options *options = &bus->options.rebuild;
@@ -278,6 +307,10 @@ void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const s
         const uint64_t position = step->items[i].position_first, own = position / KV_CHUNK_TOKENS;
         /* Each has room by its length. */
         decide(bus, run, position, chunks <= options->chunks ? own : (size_t)(options->chunks * own / chunks));
+    }
+    keep_runs(bus);
+    for (size_t i = 0; i < step->row_count; i++) {
+        struct bus_run *run = &bus->step.runs[i];
         run->chunk_first = bus->step.chunk_count;
         bus->step.chunk_count += run->count;
         runs[i] = (uint64_t)run->count << 32 | run->range_chunks;

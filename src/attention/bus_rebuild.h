@@ -9,8 +9,8 @@
  *             are merged in their order
  *
  * So attention has the bits that it has without: rows are multiplied again as they were, a run is whole ranges.  A
- * layer is operations alone that graphs have; the graph is captured anew where a run or its ranges change.  Layers
- * before layer_first lie on the device or have no inputs.  Thread: the engine's. */
+ * layer is operations alone that graphs have; the graph is captured anew where a run or its ranges change, so the runs
+ * of a step grow together.  Layers before layer_first lie on the device or have no inputs.  Thread: the engine's. */
 #pragma once
 
 #include "attention/attention.h"

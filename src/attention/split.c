@@ -46,3 +46,13 @@ struct split split_choose(const struct split_question *question) {
     }
     return split;
 }
+
+bool split_stays(const struct split_growth *sequences, size_t count) {
+    uint64_t had = 0, wanted = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (sequences[i].had == 0 && sequences[i].wanted > 0) return false;
+        had += sequences[i].had;
+        wanted += sequences[i].wanted;
+    }
+    return had <= wanted && (wanted - had) * SPLIT_GROWTH_SHARE <= had;
+}

@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,3 +47,12 @@ struct split {
 double split_seconds(const struct split_question *question, uint64_t l);
 /* The multiple of tile_tokens, up to tokens_max, that takes least; of equal ones the smallest. */
 struct split split_choose(const struct split_question *question);
+
+/* Of several sequences, each with what of it is computed again and what would be now, both in the same unit: whether it
+ * may stay.  All grow together, when the wanted ones are more by a share: near its least, equation 10 is flat, and the
+ * steps' graph is made anew for each that grows alone. */
+#define SPLIT_GROWTH_SHARE 16
+struct split_growth {
+    uint64_t had, wanted;
+};
+bool split_stays(const struct split_growth *sequences, size_t count);

@@ -104,6 +104,54 @@ static void by_hand(void **state) {
     assert_true(split_choose(&question).tokens > 0);
 }
 
+/* ---- several sequences ---- */
+
+/* Steps of sequences with lengths of their own, at the rates of docs/decisions/kvpr.md, 0113: how often a run changes,
+ * together and each for itself, and how far the steps are from the least seconds. */
+static void runs_grow_together(void **state) {
+    (void)state;
+    enum { SEQUENCES = 32, STEPS = 2000, TILE = 256 };
+    struct split_growth runs[SEQUENCES] = {{.had = 0}};
+    size_t together = 0, apart = 0;
+    double worst = 1;
+    for (uint64_t step = 0; step < STEPS; step++) {
+        struct split_question questions[SEQUENCES];
+        double least = 0, seconds = 0;
+        size_t grown = 0;
+        for (size_t i = 0; i < SEQUENCES; i++) {
+            const uint64_t length = 6000 + 131 * i + step;
+            questions[i] = (struct split_question){.token_count = length,
+                                                   .tokens_max = length,
+                                                   .tile_tokens = TILE,
+                                                   .input_bytes = 8192,
+                                                   .kv_bytes = 16384,
+                                                   .bytes_per_second = 50e9,
+                                                   .seconds_per_token = 0.27e-6,
+                                                   .schedule = SPLIT_COLUMN};
+            const struct split split = split_choose(&questions[i]);
+            least += split.seconds;
+            grown += step > 0 && runs[i].wanted != split.tokens;
+            runs[i].wanted = split.tokens;
+        }
+        apart += grown > 0;
+        const bool stays = split_stays(runs, SEQUENCES);
+        together += !stays;
+        for (size_t i = 0; i < SEQUENCES; i++) {
+            if (!stays) runs[i].had = runs[i].wanted;
+            seconds += split_seconds(&questions[i], runs[i].had);
+        }
+        worst = fmax(worst, seconds / least);
+    }
+    printf("%zu changes together, %zu apart, at most %.3f of the least seconds\n", together, apart, worst);
+    assert_true(apart > STEPS / 16 && together <= STEPS / 300);
+    assert_true(worst < 1.03);
+    /* One that joins, and one that is shorter now. */
+    runs[3].had = 0;
+    assert_false(split_stays(runs, SEQUENCES));
+    runs[3].had = 2 * runs[3].wanted * SEQUENCES;
+    assert_false(split_stays(runs, SEQUENCES));
+}
+
 /* ---- the paper ---- */
 
 struct machine {
@@ -220,6 +268,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_the_best_of_all),
         cmocka_unit_test(by_hand),
+        cmocka_unit_test(runs_grow_together),
         cmocka_unit_test(tables_of_the_paper),
         cmocka_unit_test(figure_12),
     };
