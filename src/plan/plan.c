@@ -698,17 +698,20 @@ static enum status work_bytes(const struct plan *plan, const struct model_config
     return STATUS_OK;
 }
 
-/* The device's memory for K and V, of `most` bytes, with the plan's context. */
+/* The device's memory for K and V, of `most` bytes, with the plan's context.  One that is given is tried in any case:
+ * what is counted is a little more than what is allocated. */
 static enum status bound_by_work(struct plan *plan, const struct model_config *config,
-                                 const struct kv_cache_config *cache, uint64_t most, struct error *error) {
+                                 const struct kv_cache_config *cache, bool is_given, uint64_t most,
+                                 struct error *error) {
     uint64_t work;
     char needed[32], free_text[32];
     if (plan->device_free_bytes == 0) return STATUS_OK;
     TRY(work_bytes(plan, config, cache, &work, error));
+    if (work >= plan->device_free_bytes && is_given) return STATUS_OK;
     if (work >= plan->device_free_bytes)
         return error_set(error, STATUS_MEMORY,
-                         "a context of %llu tokens needs %s of the device's memory to work in, %s are free: try a "
-                         "smaller -c, or fewer layers on the device (-ngl)",
+                         "a context of %llu tokens needs %s of the device's memory to work in, %s are free: try "
+                         "fewer layers on the device (-ngl)",
                          (unsigned long long)plan->context_size, bytes_text(work, needed, sizeof needed),
                          bytes_text(plan->device_free_bytes, free_text, sizeof free_text));
     plan->device_bytes = min_size(most, plan->device_free_bytes - work);
@@ -722,7 +725,7 @@ static enum status context_fits(struct plan *plan, const struct model_config *co
     uint64_t fitting;
     plan->context_size = context;
     TRY(token_config(plan, config, &cache, error));
-    TRY(bound_by_work(plan, config, &cache, most, error));
+    TRY(bound_by_work(plan, config, &cache, false, most, error));
     return check_budget(plan, &cache, context, &fitting, error);
 }
 
@@ -733,7 +736,7 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     uint64_t fitting, chunks = 1, end = kv_chunks_of(all);
     if (is_given) {
         TRY(token_config(plan, config, &cache, error));
-        TRY(bound_by_work(plan, config, &cache, most, error));
+        TRY(bound_by_work(plan, config, &cache, true, most, error));
         TRY(place_rows(plan, config, &cache, error));
         return check_budget(plan, &cache, all, &fitting, error);
     }
