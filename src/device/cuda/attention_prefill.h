@@ -58,15 +58,15 @@ template <int WIDTH> DEVICE struct query_block query_block_of(const struct cuda_
     if (block_z() >= smaller(at<struct step_head>(args.step)->item_count, args.item_count)) return block;
     const struct step_item *item = at<struct step_item>(args.items) + block_z();
     const uint32_t rows = item->row_count, blocks = (rows + QUERIES - 1) / QUERIES;
-    if (block_x() >= blocks) return block;
-    const uint32_t first = (blocks - 1 - block_x()) * QUERIES; /* the longest begin first */
+    if (block_y() >= blocks) return block;
+    const uint32_t first = (blocks - 1 - block_y()) * QUERIES; /* the longest of all heads begin first */
     block.count = smaller(rows - first, QUERIES);
     block.position = (uint32_t)item->position_first + first;
     block.row = item->row_first + first;
     const bool is_whole = args.window == 0 || block.position + 1 <= args.window;
     block.chunk_first = (is_whole ? 0 : block.position + 1 - args.window) / ATTENTION_CHUNK;
     block.chunk_end = (block.position + block.count - 1) / ATTENTION_CHUNK + 1;
-    block.places = head_places(item, args.layer_pages, block_y() / args.group);
+    block.places = head_places(item, args.layer_pages, block_x() / args.group);
     return block;
 }
 
@@ -79,7 +79,7 @@ DEVICE void queries_store(const struct cuda_prefill_args &args, const struct que
         const uint32_t row = i / (WIDTH / 8), eighth = i % (WIDTH / 8);
         float v[8];
         const bool is_there = row < block.count && eighth * 8 < dimension;
-        const float *q = at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_y() * dimension;
+        const float *q = at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_x() * dimension;
         UNROLL
         for (uint32_t k = 0; k < 8; k++) v[k] = is_there ? q[eighth * 8 + k] * factor : 0;
         tile.store(row, eighth,
@@ -181,7 +181,7 @@ template <int COLUMNS>
 DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block, uint32_t row,
                           uint32_t first, const float (*o)[4], const float (&m)[2], const float (&sums)[2]) {
     const uint32_t dimension = args.shape.v_dimension, lane = lane_index();
-    const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_y()] * 1.44269504f : 0;
+    const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_x()] * 1.44269504f : 0;
     row += lane / 4;
     UNROLL
     for (uint32_t h = 0; h < 2; h++, row += 8) {
@@ -191,7 +191,7 @@ DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct que
         /* far above all scores it is infinite, and the output 0, as it would be but for the last bits of a float */
         if (args.sinks != 0) s += exp2_near(sink - m[h]);
         const float inverse = s == 0 ? 0 : 1.0f / s;
-        float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_y() * dimension;
+        float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_x() * dimension;
         if (row >= block.count) continue;
         UNROLL
         for (uint32_t j = 0; j < COLUMNS / 8; j++) {

@@ -254,7 +254,7 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
         snprintf(name, sizeof name, "attention_prefill_%u_%s", width, halves ? "f16" : "any");
     counts->products++, counts->wgmma_products += by_wgmma;
     cuda_work_launch(run->stream, name,
-                     (struct cuda_shape){(uint32_t)((rows + queries - 1) / queries), (uint32_t)operation->head_count,
+                     (struct cuda_shape){(uint32_t)operation->head_count, (uint32_t)((rows + queries - 1) / queries),
                                          args.item_count, by_wgmma ? PREFILL_WGMMA_THREADS : 128,
                                          by_wgmma ? prefill_wgmma_shared(width) : prefill_shared(width)},
                      &args);

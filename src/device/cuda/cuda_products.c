@@ -132,13 +132,19 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
                      (struct cuda_shape){product_blocks(p, parts, part_count, rows), 1, 1, MATVEC_THREADS, 0}, &args);
 }
 
-/* Wide tiles where they are enough for all multiprocessors; a row's bits are the same in narrow ones. */
+/* Wide tiles or narrow ones, whichever are done first by so many blocks; a row's bits are the same.  64 columns of a
+ * tile keep shared memory busy for 1,024 cycles, of a narrow one for 640. */
+static uint32_t wgmma_rows(uint32_t row_count, uint32_t output_tiles, uint32_t blocks) {
+    const uint32_t wide = ((row_count + 255) / 256 * output_tiles + blocks - 1) / blocks,
+                   narrow = ((row_count + 127) / 128 * output_tiles + blocks - 1) / blocks;
+    return wide * 1024 <= narrow * 640 ? 256 : 128;
+}
+
 static void wgmma_launch(const struct product *p, enum tensor_type type, struct cuda_matmul_wgmma_args *args,
                          uint32_t output_tiles) {
     struct cuda_context *context = &p->stream->device->context;
     const uint32_t blocks = context->properties.multiprocessor_count;
-    const uint32_t wide = (p->row_count + 255) / 256 * output_tiles;
-    const uint32_t rows = p->row_count > 128 && wide >= blocks ? 256 : 128;
+    const uint32_t rows = wgmma_rows(p->row_count, output_tiles, blocks);
     const uint32_t tiles = (p->row_count + rows - 1) / rows * output_tiles;
     char name[CUDA_KERNEL_NAME_MAX];
     if (!cuda_tensor_map(context, &args->x, p->halves, p->columns, p->row_count, rows)) {

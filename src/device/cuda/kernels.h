@@ -360,7 +360,7 @@ struct cuda_experts_mix_args {
 };
 
 /* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128, 256, 512) elements, of an f16 cache without
- * soft cap or of `any`.  Grid {ceil(rows of an item / prefill_queries(WIDTH)), head_count, item_count}, 128 threads;
+ * soft cap or of `any`.  Grid {head_count, ceil(rows of an item / prefill_queries(WIDTH)), item_count}, 128 threads;
  * shared: prefill_shared(WIDTH), at most 96 KiB. */
 struct cuda_prefill_args {
     uint64_t step, items, pools;

@@ -199,24 +199,30 @@ DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uin
     for (uint32_t j = 0; j < 4; j++) matrix_multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
 }
 
+/* Biases, and what a lane's row is added to, are asked for before the first of it is stored: one by one each would wait
+ * for memory.  Beyond the end the last output is read. */
 template <bool EXPERTS>
 DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t row_first,
                        uint32_t output_first, const float d[4][4][4]) {
-    const uint32_t lane = lane_index();
+    const uint32_t lane = lane_index(), last = place.part.rows - 1;
     UNROLL
     for (uint32_t i = 0; i < 8; i++) {
         const uint32_t row = row_first + i * 8 + lane / 4; /* 16 rows are d[i / 2], the second 8 its other half */
         if (row >= place.row_end) continue;
         const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
         const float scale = at<float>(args.scales)[from.input];
-        float *y = at<float>(place.part.y) + (uint64_t)from.pick * place.part.y_stride;
+        float *y = at<float>(place.part.y) + (uint64_t)from.pick * place.part.y_stride, bias[8], before[8];
+        const auto output_of = [&](uint32_t j) { return output_first + j / 2 * 8 + lane % 4 * 2 + j % 2; };
+        UNROLL
+        for (uint32_t j = 0; j < 8; j++) { /* -0: added it leaves every value as it is */
+            const uint32_t output = smaller(output_of(j), last);
+            bias[j] = place.part.bias != 0 ? at<float>(place.part.bias)[place.weight_first + output] : -0.0f;
+            before[j] = args.accumulate ? y[output] : -0.0f;
+        }
         UNROLL
         for (uint32_t j = 0; j < 8; j++) {
-            const uint32_t output = output_first + j / 2 * 8 + lane % 4 * 2 + j % 2;
-            if (output >= place.part.rows) continue;
-            float value = d[i / 2][j / 2][i % 2 * 2 + j % 2] * scale;
-            if (place.part.bias != 0) value += at<float>(place.part.bias)[place.weight_first + output];
-            y[output] = args.accumulate ? y[output] + value : value;
+            const float value = d[i / 2][j / 2][i % 2 * 2 + j % 2] * scale + bias[j];
+            if (output_of(j) <= last) y[output_of(j)] = before[j] + value;
         }
     }
 }

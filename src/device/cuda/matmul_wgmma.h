@@ -2,10 +2,10 @@
  *
  * A block takes tiles of 128 outputs by ROWS rows, one after the other, 64 columns at a time, in stages of shared
  * memory that go round.  One warpgroup fills them: its first thread has the card's engine copy the rows of halves, all
- * expand weights to halves (matmul.h's pieces, two a thread, the next two under way in registers).  Two warpgroups
- * multiply, 64 outputs by all rows each, one group of products under way while the next stage is waited for.  A stage
- * has two barriers: it is full when the bytes of the rows have come and the four warps have stored their weights; it is
- * empty when the eight warps' products of it are done.
+ * expand weights to halves (matmul.h's pieces, two a thread, those of the next stages under way in registers).  Two
+ * warpgroups multiply, 64 outputs by all rows each, one group of products under way while the next stage is waited for.
+ * A stage has two barriers: it is full when the bytes of the rows have come and the four warps have stored their
+ * weights; it is empty when the eight warps' products of it are done.
  *
  * Weights are the first matrix of a product: 128 of them are expanded for as many rows as a product takes.  An output's
  * sum goes over the columns from the first to the last, 16 at a time, whatever ROWS and whoever else is in the tile.
@@ -56,34 +56,45 @@ DEVICE bool wgmma_place(const struct cuda_matmul_args &args, uint32_t tile, stru
     return outputs_place(args, tile / row_tiles, place);
 }
 
+/* Stages of which a thread has pieces under way: as many as there are registers for.  Of 128 rows a stage's products
+ * take 512 cycles, and memory takes longer than that. */
+template <typename T> constexpr uint32_t WGMMA_AHEAD = sizeof(T) < 64 ? 2 : 1;
+
 template <typename T, uint32_t ROWS>
 DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map, struct wgmma_stage<ROWS> stage) {
+    enum { AHEAD = WGMMA_AHEAD<T> };
     const uint32_t thread = thread_index() - WGMMA_MULTIPLIERS;
     struct matmul_place place = {};
-    T raw[2];
+    T raw[AHEAD][2];
     ROLLED
     for (uint32_t tile = block_x(); wgmma_place<ROWS>(args, tile, &place); tile += grid_x()) {
         UNROLL
-        for (uint32_t i = 0; i < 2; i++) w_load(args, place, &raw[i], 0, thread + i * WGMMA_FILLERS);
+        for (uint32_t i = 0; i < AHEAD * 2; i++)
+            w_load(args, place, &raw[i / 2][i % 2], i / 2 * MATMUL_COLUMNS, thread + i % 2 * WGMMA_FILLERS);
         ROLLED
-        for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
-            mbarrier_wait(stage.empty(), stage.turn ^ 1); /* in its first turn it is */
-            if (thread == 0) {
-                mbarrier_expect(stage.full(), ROWS * 128);
-                tensor_copy_async(stage.x(), x_map, stage.full(), column, place.row_first);
-            }
-            const shared_address w = stage.w();
+        for (uint32_t first = 0; first < args.columns; first += AHEAD * MATMUL_COLUMNS) {
             UNROLL
-            for (uint32_t i = 0; i < 2; i++) {
-                const uint32_t number = thread + i * WGMMA_FILLERS;
-                w_store(raw[i], column, number,
-                        [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
-                w_load(args, place, &raw[i], column + MATMUL_COLUMNS, number);
+            for (uint32_t of = 0; of < AHEAD; of++) {
+                const uint32_t column = first + of * MATMUL_COLUMNS;
+                if (column >= args.columns) break;
+                mbarrier_wait(stage.empty(), stage.turn ^ 1); /* in its first turn it is */
+                if (thread == 0) {
+                    mbarrier_expect(stage.full(), ROWS * 128);
+                    tensor_copy_async(stage.x(), x_map, stage.full(), column, place.row_first);
+                }
+                const shared_address w = stage.w();
+                UNROLL
+                for (uint32_t i = 0; i < 2; i++) {
+                    const uint32_t number = thread + i * WGMMA_FILLERS;
+                    w_store(raw[of][i], column, number,
+                            [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
+                    w_load(args, place, &raw[of][i], column + AHEAD * MATMUL_COLUMNS, number);
+                }
+                async_fence();
+                warp_barrier();
+                if (lane_index() == 0) mbarrier_arrive(stage.full());
+                stage.next();
             }
-            async_fence();
-            warp_barrier();
-            if (lane_index() == 0) mbarrier_arrive(stage.full());
-            stage.next();
         }
     }
 }
@@ -130,29 +141,46 @@ DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct 
     stored();
 }
 
-/* 64 outputs from output_first on, of all rows of the tile. */
+/* 64 outputs from output_first on, of all rows of the tile.  Scales, and what is added to, are asked for of AT_ONCE of
+ * a lane's rows before the first of these is stored: one by one each would wait for memory.  Beyond the end the last
+ * row is read. */
 template <uint32_t ROWS, bool EXPERTS>
 DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t output_first,
                         const float (&d)[ROWS / 2]) {
-    const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4;
-    float bias[2] = {0, 0};
+    enum { AT_ONCE = 8 };
+    const float nothing = -0.0f; /* added it leaves every value as it is */
+    const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4,
+                   row_first = place.row_first + lane % 4 * 2, stride_bytes = place.part.y_stride * 4;
+    int32_t rows[2]; /* of an output that are there, from row_first on */
+    float bias[2];
     UNROLL
-    for (uint32_t k = 0; k < 2; k++)
-        if (place.part.bias != 0 && output + k * 8 < place.part.rows)
-            bias[k] = at<float>(place.part.bias)[place.weight_first + output + k * 8];
+    for (uint32_t k = 0; k < 2; k++) {
+        const bool is_there = output + k * 8 < place.part.rows;
+        rows[k] = is_there ? (int32_t)(place.row_end - row_first) : 0;
+        bias[k] = is_there && place.part.bias != 0
+                      ? at<float>(place.part.bias)[place.weight_first + output + k * 8]
+                      : nothing;
+    }
     UNROLL
-    for (uint32_t i = 0; i < ROWS / 4; i++) {
-        const uint32_t row = place.row_first + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (row >= place.row_end) continue;
-        const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
-        const float scale = at<float>(args.scales)[from.input];
-        float *y = at<float>(place.part.y) + (uint64_t)from.pick * place.part.y_stride + output;
+    for (uint32_t first = 0; first < ROWS / 4; first += AT_ONCE) {
+        float scale[AT_ONCE], before[AT_ONCE][2], *y[AT_ONCE];
         UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint32_t row = smaller(row_first + (first + i) / 2 * 8 + i % 2, place.row_end - 1);
+            const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
+            scale[i] = at<float>(args.scales)[from.input];
+            y[i] = at<float>(place.part.y + (uint64_t)from.pick * stride_bytes) + output;
+            before[i][0] = before[i][1] = nothing;
+        }
+        if (args.accumulate)
+            UNROLL
+            for (uint32_t i = 0; i < AT_ONCE * 2; i++)
+                if (rows[i % 2] > 0) before[i / 2][i % 2] = y[i / 2][i % 2 * 8];
+        UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) UNROLL
         for (uint32_t k = 0; k < 2; k++) {
-            if (output + k * 8 >= place.part.rows) continue;
-            float value = d[i / 2 * 4 + k * 2 + i % 2] * scale;
-            if (place.part.bias != 0) value += bias[k];
-            y[k * 8] = args.accumulate ? y[k * 8] + value : value;
+            const float value = d[(first + i) / 2 * 4 + k * 2 + i % 2] * scale[i] + bias[k];
+            if ((int32_t)((first + i) / 2 * 8 + i % 2) < rows[k]) y[i][k * 8] = before[i][k] + value;
         }
     }
 }

@@ -261,7 +261,10 @@ static void bugs_of_experts_are_seen(void **state) {
     bugs_of_text_are_seen(experts_are_wrong, EXPERTS_BEGIN, EXPERTS_END, seed);
 }
 
-/* ---- the same of dense products, of the tiles above: stages go round ---- */
+/* ---- the same of dense products, of the tiles above, which are scaled and added: stages go round ---- */
+
+static float dense_scale(size_t row) { return row % 3 ? 1 : 0.5F; }
+static float dense_before(size_t place) { return (float)(place % 61) / 8; }
 
 static int dense_is_wrong(int bug, uint64_t seed) {
     static float scales[TILES_ROWS];
@@ -272,16 +275,19 @@ static int dense_is_wrong(int bug, uint64_t seed) {
                                                                .y_stride = TILES_OUTPUTS}},
                                                      .scales = (uintptr_t)scales,
                                                      .columns = TILES_K,
-                                                     .row_count = TILES_ROWS}};
+                                                     .row_count = TILES_ROWS,
+                                                     .accumulate = true}};
     executor_tensor_map(&args.x, tiles_x, TILES_K, TILES_ROWS, TILES_ROWS);
     planted_bug = (uint32_t)bug;
-    for (size_t i = 0; i < TILES_ROWS; i++) scales[i] = 1;
+    for (size_t i = 0; i < TILES_ROWS; i++) scales[i] = dense_scale(i);
     for (uint64_t order = 0; order < (bug == TEXT_RIGHT ? 1 : ORDERS); order++) {
-        for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) tiles_d[i] = NAN;
+        for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) tiles_d[i] = dense_before(i);
         executor_launch(executor_find("planted_dense"), grid, block, matmul_wgmma_shared(MATMUL_ROWS), &args,
                         seed + order * SEEDS);
-        for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++)
-            if (!(fabsf(tiles_d[i] - tiles_want[i]) < 4e-3f)) return 1;
+        for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) {
+            const float want = tiles_want[i] * dense_scale(i / TILES_OUTPUTS) + dense_before(i);
+            if (!(fabsf(tiles_d[i] - want) < 4e-3f)) return 1;
+        }
     }
     return 0;
 }

@@ -106,11 +106,14 @@ static void product_run(const struct product *p, uint32_t wgmma, bool accumulate
     }
 }
 
+/* What an output at `place` is added to: another one in every row and column around it. */
+static double before_of(size_t place) { return (double)(place % 61) / 4; }
+
 /* x is what it is, in halves.  A weight is a scale, a code and a minimum, of which scale and minimum are
  * rounded to halves, and the result is: 3 half_eps of twice the largest value of its block of 32, which bounds
  * both parts; below 2^-14 a half's places are 2^-24 apart, for the scale as for the weight, and a code is at
  * most 128.  Sums in float, whose roundings may cut: 2 eps each. */
-static void product_check(const struct product *p, float before) {
+static void product_check(const struct product *p, bool adds) {
     for (size_t i = 0; i < PARTS; i++) {
         const struct rig_matrix *w = &p->parts[i];
         for (size_t n = 0; n < part_rows[i]; n++)
@@ -131,9 +134,9 @@ static void product_check(const struct product *p, float before) {
                         (6 * half_eps * largest + 129 * 0x1p-25 + 2 * (double)p->columns * eps * largest) *
                         fabs(x);
                 }
-                const double bias = i == 1 ? (double)((float *)p->bias.data)[n] : 0;
-                check_near(((float *)p->y[i].data)[r * (part_rows[i] + 1) + n], sum + bias + (double)before,
-                           bound + 4 * eps * (fabs(bias) + fabs((double)before)),
+                const size_t at = r * (part_rows[i] + 1) + n;
+                const double bias = i == 1 ? (double)((float *)p->bias.data)[n] : 0, before = adds ? before_of(at) : 0;
+                check_near(((float *)p->y[i].data)[at], sum + bias + before, bound + 4 * eps * (fabs(bias) + before),
                            "%s, %u columns, part %zu: %zu, %zu", tensor_type_info(w->matrix.type)->name,
                            p->columns, i, r, n);
             }
@@ -149,9 +152,10 @@ static void beside_check(const struct product *p) {
     }
 }
 
-static void products_fill(struct product *p, float value) {
+static void products_fill(struct product *p, bool adds) {
     for (size_t i = 0; i < PARTS; i++)
-        for (size_t k = 0; k < (ROWS + 1) * (part_rows[i] + 1); k++) ((float *)p->y[i].data)[k] = value;
+        for (size_t k = 0; k < (ROWS + 1) * (part_rows[i] + 1); k++)
+            ((float *)p->y[i].data)[k] = adds ? (float)before_of(k) : NAN;
 }
 
 /* Wide tiles give the bits of narrow ones. */
@@ -163,7 +167,7 @@ static void wide_check(struct product *p, uint64_t seed) {
         assert_non_null(narrow[i]);
         memcpy(narrow[i], p->y[i].data, bytes);
     }
-    products_fill(p, NAN);
+    products_fill(p, false);
     product_run(p, 256, false, seed);
     beside_check(p);
     for (size_t i = 0; i < PARTS; i++) {
@@ -193,15 +197,15 @@ static void products_of(bool wgmma) {
                             part_rows[i], p.columns);
             p.y[i] = device_memory((ROWS + 1) * (part_rows[i] + 1) * 4);
         }
-        products_fill(&p, NAN);
+        products_fill(&p, false);
         product_run(&p, wgmma ? 128 : 0, false, t);
-        product_check(&p, 0);
+        product_check(&p, false);
         beside_check(&p);
         if (wgmma) wide_check(&p, t);
         if (t % 4 == 3) {
-            products_fill(&p, 0.25f);
-            product_run(&p, wgmma ? 128 : 0, true, t + 100);
-            product_check(&p, 0.25f);
+            products_fill(&p, true);
+            product_run(&p, !wgmma ? 0 : t == 3 ? 256 : 128, true, t + 100);
+            product_check(&p, true);
         }
         for (size_t i = 0; i < PARTS; i++) rig_matrix_deinit(&p.parts[i]), guarded_destroy(&p.y[i]);
         guarded_destroy(&p.x), guarded_destroy(&p.scales), guarded_destroy(&p.bias);

@@ -92,7 +92,7 @@ static void prefill_run(const struct prefill_case *test, bool wgmma, struct rand
                    shared = wgmma ? prefill_wgmma_shared(width) : prefill_shared(width);
     snprintf(name, sizeof name, wgmma ? "attention_prefill_wgmma_%u" : "attention_prefill_%u_%s", width,
              f16 ? "f16" : "any");
-    launch(name, blocks, (uint32_t)heads, 3, threads, shared, &args, seed);
+    launch(name, (uint32_t)heads, blocks, 3, threads, shared, &args, seed);
     for (size_t i = 0; i < 2; i++)
         item_check(test, &rig, i, rig.items[i].row_first, q.data, y.data, y_stride);
     for (size_t r = 0; r < rows; r++) /* and nothing else */
@@ -106,7 +106,7 @@ static void prefill_run(const struct prefill_case *test, bool wgmma, struct rand
     rig.items[0].row_count = cut;
     rig.items[1].row_first += cut, rig.items[1].row_count -= cut, rig.items[1].position_first += cut;
     args.y = address_of(again.data);
-    launch(name, blocks, (uint32_t)heads, 2, threads, shared, &args, seed + 1);
+    launch(name, (uint32_t)heads, blocks, 2, threads, shared, &args, seed + 1);
     for (size_t r = 1; r <= test->count[0]; r++)
         assert_memory_equal((float *)again.data + r * y_stride, (float *)y.data + r * y_stride,
                             (y_stride - 2) * 4);
