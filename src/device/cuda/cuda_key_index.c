@@ -168,8 +168,8 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
         .group = s->group,
         .query_bytes = query_bytes,
         .planes = (uint32_t)level->planes};
-    cuda_work_launch(s->stream, "level_query", (struct cuda_shape){s->heads, rows, 1, 128, dimension * sizeof(float)},
-                     &query);
+    cuda_work_launch(s->stream, "level_query",
+                     (struct cuda_shape){s->heads, rows, 1, 128, 2 * dimension * sizeof(float)}, &query);
     const struct cuda_level_score_args score = {.rows = s->views.card_rows + first * sizeof(struct step_row),
                                                 .items = s->views.card_items,
                                                 .pools = s->views.card_pools + first * sizeof(struct cuda_pools),

@@ -491,7 +491,7 @@ KERNELS_BOTH uint32_t level_build_shared(uint32_t dimension) {
 }
 
 /* Rotated queries as level_prepare leaves them, query_bytes apart.  Grid {head_count, row_count}, 128 threads;
- * shared: k_dimension floats. */
+ * shared: 2 * k_dimension floats. */
 struct cuda_level_query_args {
     uint64_t step, q, rotation, queries;
     uint32_t row_count, q_stride, k_dimension, head_count, group, query_bytes, planes, reserved;

@@ -214,8 +214,8 @@ static void scores_init(void) {
     for (size_t i = 0; i < FACTORS; i++) block[i] = (uint8_t)random_below(&rig.random, 256);
     for (size_t i = FACTORS; i < CENTER + WIDTH * 2; i += 2)
         *(uint16_t *)(void *)(block + i) = float_to_half((float)random_normal(&rig.random));
-    uint16_t *rotation = in_take(WIDTH * WIDTH * sizeof *rotation);
-    for (size_t i = 0; i < WIDTH; i++) rotation[i * WIDTH + i] = float_to_half(1);
+    static uint16_t rotation[WIDTH * WIDTH]; /* which no kernel writes */
+    for (size_t i = 0; i < WIDTH * WIDTH; i++) rotation[i] = float_to_half((float)random_normal(&rig.random));
     struct cuda_pools *pools = in_take(sizeof *pools);
     pools->pool[0] = (struct cuda_pool){.base = {(uintptr_t)block}, .slots_per_buffer = 1};
     uint32_t *page = in_take(sizeof *page);
@@ -249,7 +249,7 @@ static void scores_init(void) {
                                            .unit_stride = UNITS_SCORED,
                                            .scale = 1,
                                            .unit_tokens = 16};
-    launch_add("level_query", SCORED, 1, 128, WIDTH * sizeof(float), &query);
+    launch_add("level_query", SCORED, 1, 128, 2 * WIDTH * sizeof(float), &query);
     launch_add("level_score_1", 1, 2, 256, 0, &score);
 }
 

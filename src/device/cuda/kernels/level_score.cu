@@ -13,22 +13,51 @@ struct level_query_head { /* struct level_query of kernels/level: behind it floa
 
 /* ---- queries */
 
-KERNEL(level_query, cuda_level_query_args, 128, 4) {
-    float *x = SHARED_ARRAY(float);
-    dependents_start();
-    dependency_wait();
+/* Of a column of the rotation 128 rows, by 32, as far as there are any: all are under way at once. */
+struct rotation_rows {
+    enum { PARTS = 4, PART = 32 };
+    uint32_t half[PARTS * PART];
+    DEVICE_MEMBER void load(const uint16_t *column, uint32_t dimension, uint32_t first) {
+        UNROLL
+        for (uint32_t part = 0; part < PARTS; part++)
+            if (first + part * PART < dimension)
+                UNROLL
+                for (uint32_t i = part * PART; i < (part + 1) * PART; i++)
+                    half[i] = load2_weight(column + (first + i) * dimension);
+    }
+    DEVICE_MEMBER float multiply(const float *q, uint32_t dimension, uint32_t first, float sum) const {
+        UNROLL
+        for (uint32_t part = 0; part < PARTS; part++)
+            if (first + part * PART < dimension)
+                UNROLL
+                for (uint32_t i = part * PART; i < (part + 1) * PART; i++)
+                    sum = multiply_add(q[first + i], half_value(half[i]), sum);
+        return sum;
+    }
+};
+
+KERNEL(level_query, cuda_level_query_args, 128, 1) {
     const uint32_t head = block_x(), row = block_y(), dimension = args.k_dimension, lane = lane_index();
-    if (row >= step_rows(args.step, args.row_count)) return;
-    const float *q = at<float>(args.q) + (uint64_t)row * args.q_stride + head * dimension;
+    float *x = SHARED_ARRAY(float), *q = x + dimension;
     const uint16_t *rotation =
         at<uint16_t>(args.rotation) + (uint64_t)(head / args.group) * dimension * dimension;
+    struct rotation_rows rows;
+    dependents_start();
+    rows.load(rotation + smaller(thread_index(), dimension - 1), dimension, 0);
+    dependency_wait();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    for (uint32_t i = thread_index(); i < dimension; i += 128)
+        q[i] = at<float>(args.q)[(uint64_t)row * args.q_stride + head * dimension + i];
+    block_barrier(); /* the query is there */
     char *query = at<char>(args.queries) + ((uint64_t)row * args.head_count + head) * args.query_bytes;
     float *floats = (float *)(void *)(query + sizeof(struct level_query_head));
     int8_t *integers = (int8_t *)(floats + dimension);
     for (uint32_t j = thread_index(); j < dimension; j += 128) {
         float sum = 0;
-        for (uint32_t i = 0; i < dimension; i++)
-            sum = multiply_add(q[i], half_value(rotation[i * dimension + j]), sum);
+        for (uint32_t first = 0; first < dimension; first += rows.PARTS * rows.PART) {
+            if (j + first >= 128) rows.load(rotation + j, dimension, first);
+            sum = rows.multiply(q, dimension, first, sum);
+        }
         x[j] = sum;
         floats[j] = sum;
     }
