@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <vector>
 
@@ -162,8 +163,10 @@ struct machine {
     std::vector<uint32_t> sleepers; /* fibres that look again when a phase is over or registers are free */
     warpgroup warpgroups[THREADS_MAX / 128];
     uint32_t round, registers_free;
+    machine *next;
 };
 
+static std::atomic<machine *> machines_made; /* by all threads */
 EXECUTOR_LOCAL executor_thread executor_now;
 static EXECUTOR_LOCAL machine *machines[DEPTH_MAX];
 static EXECUTOR_LOCAL uint32_t depth;
@@ -350,17 +353,33 @@ static char *area_create(size_t bytes, size_t page) {
     return area;
 }
 
+static size_t page_bytes() { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t area_bytes() { return (SHARED_MAX + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
 static machine *machine_create() {
     machine *made = new machine();
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), shared = (SHARED_MAX + page - 1) / page * page;
+    const size_t page = page_bytes(), shared = area_bytes();
     made->stacks =
         (char *)mmap(nullptr, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (made->stacks == MAP_FAILED) abort();
     made->shared_end = area_create(shared, page) + shared;
     made->view_end = area_create(shared, page) + shared;
     made->fibres = new fibre[THREADS_MAX]();
+    made->next = machines_made.load();
+    while (!machines_made.compare_exchange_weak(made->next, made)) {}
     return made;
+}
+
+/* A driver that is closed is loaded anew, without what it had. */
+__attribute__((destructor)) static void machines_destroy() {
+    for (machine *made = machines_made, *next; made != nullptr; made = next) {
+        next = made->next;
+        munmap(made->stacks, (size_t)THREADS_MAX * STACK_BYTES);
+        for (char *end : {made->shared_end, made->view_end}) munmap(end - area_bytes(), area_bytes() + page_bytes());
+        delete[] made->fibres;
+        delete made;
+    }
 }
 
 void executor_precede(void (*work)(void *), void *context) {
