@@ -80,18 +80,6 @@ static enum status find_others(struct measurement *measurement, struct error *er
     return STATUS_OK;
 }
 
-void measure_empty_caches(const struct measurement *measurement) {
-    const struct buffer *own = &measurement->device_caches;
-    if (!buffer_exists(own)) {
-        bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
-        return;
-    }
-    struct error ignored; /* a device keeps it */
-    const struct device_operations *operations = measurement->device->operations;
-    operations->copy(measurement->stream, span_of(own, 0), span_of(own, own->bytes / 2), own->bytes / 2);
-    (void)!operations->stream_synchronize(measurement->stream, &ignored);
-}
-
 static enum status open_caches(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
     if (measurement->options->device == NULL)

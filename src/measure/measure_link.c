@@ -1,7 +1,19 @@
-/* How fast memory that both reach moves to a device that has its own, and back. */
+/* Copies: how fast memory that both reach moves to a device that has its own, and back; what empties caches. */
 #include "measure/measure_internal.h"
 
 static const size_t BYTES = (size_t)64 << 20, BYTES_SHORT = (size_t)1 << 20;
+
+void measure_empty_caches(const struct measurement *measurement) {
+    const struct buffer *own = &measurement->device_caches;
+    if (!buffer_exists(own)) {
+        bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
+        return;
+    }
+    struct error ignored; /* a device keeps it */
+    const struct device_operations *operations = measurement->device->operations;
+    operations->copy(measurement->stream, span_of(own, 0), span_of(own, own->bytes / 2), own->bytes / 2);
+    (void)!operations->stream_synchronize(measurement->stream, &ignored);
+}
 
 static enum status copy_seconds(const struct measurement *measurement, struct span target, struct span source,
                                 size_t bytes, double *seconds, struct error *error) {
