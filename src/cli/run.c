@@ -397,6 +397,12 @@ static void tiers_json(const struct run *run, json_t *root) {
                       {"resident_heads", json_uint(tier.resident_heads)});
     json_put_counters(io, "", &kv_tier_counters, &tier);
     json_put_uint(io, "read_ops", tier.read_pages);
+    const struct device_counts device = device_counts(run->session.device);
+    struct fetch_counts fetched;
+    if (device.launches > 0 && engine_fetch_counts(run->session.engine, &fetched, NULL) == STATUS_OK) {
+        json_put_counters(io, device_counters.prefix, &device_counters, &device);
+        json_put_counters(io, fetch_counters.prefix, &fetch_counters, &fetched);
+    }
     JSON_PUT(root, {"kv", kv}, {"io", io});
 }
 

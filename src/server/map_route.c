@@ -23,6 +23,7 @@ struct reading {
     uint64_t row_bytes;
     struct kv_tier_statistics tiers;
     struct device_counts device;
+    struct fetch_counts fetched;
     struct mass_receipt receipt;
     enum status status;
     struct error error;
@@ -92,8 +93,10 @@ static json_t *map_json(const struct reading *reading) {
                                                 : map->has_token ? "answering"
                                                                  : "reading")});
     if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
-    if (reading->device.launches > 0)
+    if (reading->device.launches > 0) {
         json_put_counters(object, device_counters.prefix, &device_counters, &reading->device);
+        json_put_counters(object, fetch_counters.prefix, &fetch_counters, &reading->fetched);
+    }
     if (!reading->found) return object;
     JSON_PUT(object, {"selects", json_boolean(reading->selects)}, {"number", json_uint(map->number)},
              {"tokens", json_uint(map->token_count)}, {"layers", json_uint(reading->layer_count)},
@@ -129,6 +132,7 @@ void map_route(struct server *server, struct exchange *exchange) {
         (void)error_set(&reading.error, STATUS_FULL, "other maps are being read");
     atomic_fetch_sub(&server->map_readers, 1);
     if (status == STATUS_OK) status = reading.status;
+    reading.fetched = service_get_statistics(server->model.service).fetched;
     if (status == STATUS_OK)
         exchange_reply_json(exchange, 200, map_json(&reading));
     else

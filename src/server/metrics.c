@@ -68,7 +68,10 @@ static void put_own(struct page *page, const struct service_statistics *s) {
     put_counters(page, &select_counters, &s->select);
     put_counters(page, &kv_tier_counters, t);
     if (s->weights.weight_bytes > 0) put_counters(page, &weight_counters, &s->weights);
-    if (s->device.launches > 0) put_counters(page, &device_counters, &s->device);
+    if (s->device.launches > 0) {
+        put_counters(page, &device_counters, &s->device);
+        put_counters(page, &fetch_counters, &s->fetched);
+    }
     put_metric(page, METRIC_GAUGE, "loam_kept_ratio", "Attended of visible rows since the server began.",
                s->select.visible > 0 ? (double)s->select.kept / (double)s->select.visible : 1);
     put_metric(page, METRIC_GAUGE, "loam_kv_hit_ratio", "Hits of all chunks attended to.",

@@ -135,6 +135,13 @@ static void fail_all(struct service *service, struct job *const *jobs, size_t co
     for (size_t i = 0; i < count; i++) job_fail_running(service, jobs[i], error);
 }
 
+enum { FETCHED_STEPS = 64 }; /* between two readings */
+
+void passes_count_fetched(struct service *service) {
+    struct fetch_counts fetched; /* a failure is left to requests, of which none is under way */
+    if (engine_fetch_counts(service->engine, &fetched, NULL) == STATUS_OK) service->statistics.fetched = fetched;
+}
+
 static void step(struct service *service, struct job *const *steppers, size_t count) {
     if (count == 0) return;
     const float *logits;
@@ -147,7 +154,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
         return;
     }
     if (count == 1) draft_learn(&steppers[0]->answer.draft, 0, 0, seconds);
-    service->statistics.steps++;
+    if (service->statistics.steps++ % FETCHED_STEPS == 0) passes_count_fetched(service);
     service->statistics.decode_seconds += seconds;
     rate_note(&service->rates.step, (double)count, seconds);
     service->statistics.levels.decode_rate = rate_per_second(&service->rates.step);

@@ -248,6 +248,7 @@ static void publish(struct service *service) {
         statistics->tiers = engine_tier_statistics(service->engine);
         statistics->select = attention_statistics(engine_attention(service->engine));
         statistics->device = engine_device_counts(service->engine);
+        if (service->running.count == 0) passes_count_fetched(service);
         statistics->weights = engine_weight_figures(service->engine);
         const char *damage = engine_documents_damage(service->engine);
         snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s", damage != NULL ? damage : "");

@@ -248,6 +248,7 @@ struct service_statistics {
     struct select_statistics select;        /* of answers' steps; zeros where attention is full */
     struct weight_figures weights;          /* zeros where all of them are in RAM */
     struct device_counts device;            /* zeros on the cpu; anew where another device goes on */
+    struct fetch_counts fetched;            /* the same, of units: as of a step of the last 64, or of all when idle */
     char documents_damage[256];             /* of their catalog, which was sound at the start; "": none */
 };
 extern const struct counter_table service_counters; /* of its numbers, but for done and the structs of others */

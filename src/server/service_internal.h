@@ -265,6 +265,8 @@ bool service_preempt(struct service *service, struct job *job);
 /* passes.c.  What the running jobs need next: a step of those that decode, a slice of a prompt, short prompts. */
 void passes_run(struct service *service);
 bool passes_wait(struct service *service); /* there is something to compute */
+/* What the device has counted of its slots, in statistics: waits for it, so every so many steps, and when idle. */
+void passes_count_fetched(struct service *service);
 
 /* scheduler.c: one turn; false: nothing can be done before something comes. */
 bool scheduler_turn(struct service *service);

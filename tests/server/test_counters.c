@@ -23,6 +23,7 @@ static const struct {
                            sizeof(struct reuse_counts)},
     {&service_counters, sizeof(struct kv_tier_statistics) + sizeof(struct select_statistics) +
                             sizeof(struct weight_figures) + sizeof(struct device_counts) +
+                            sizeof(struct fetch_counts) +
                             SERVICE_STOPS * sizeof(uint64_t) + 256 + 7},
 };
 enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };

@@ -1,11 +1,13 @@
 """loam serve on a card that breaks, or is out of memory: the fake driver's (docs/fake_driver.md), whose folder is the
 third argument."""
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 from loam_server import LOAM, Server, main
@@ -87,6 +89,27 @@ class Devices(unittest.TestCase):
         self.assertGreater(counted["loam_device_launches_total"], counted["loam_device_replays_total"])
         self.assertGreater(counted["loam_device_replays_total"], 0)
         self.assertGreater(server.get("/v1/loam/map").json["device_launches"], 0)
+        self.assertEqual(server.stop(), 0)
+
+    def test_slots(self):
+        """K and V in RAM: what the card's slots had and fetched, by the metrics, the map and loam run."""
+        options = ("--device", "cuda", "-t", "1", "-c", "256", "--preset", "meanstd", "--keep", "64", "--kv-device",
+                   "600K", "--set", "page=16,sinks=16,recent=16,dense=0")
+        environment = {"LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": "capability=90"}
+        run = subprocess.run([LOAM, "run", *options, "--raw", "--temp", "0", "-n", "4", "-p", LONG[:260], "-q",
+                              "--json", "/dev/stderr"], capture_output=True, text=True,
+                             env={**os.environ, **environment})
+        io = json.loads(run.stderr)["io"]
+        self.assertGreater(io["kv_unit_hits"], 0)
+        self.assertGreater(io["kv_unit_misses"], 0)
+        server = Server(*options, "-np", "1", environment=environment)
+        self.assertEqual(ask(server, LONG[:260]).status, 200)
+        while server.count("prefilling", "decoding", "paused"):  # counted when it is idle
+            time.sleep(0.01)
+        counted, shown = server.metrics(), server.get("/v1/loam/map").json
+        for name in ("hits", "misses", "direct", "absent"):
+            self.assertEqual(counted[f"loam_kv_unit_{name}_total"], io["kv_unit_" + name])
+            self.assertEqual(shown["kv_unit_" + name], io["kv_unit_" + name])
         self.assertEqual(server.stop(), 0)
 
 
