@@ -80,6 +80,12 @@ run_tests() { # preset, ctest arguments: the last line is "N passed, N failed"
   return "$1"
 }
 
+# Those that are about threads, or those that ctest's arguments name.
+tsan() {
+  if [ $# = 0 ]; then build tsan loam loam-lab threads_tests; set -- -L '^threads$'; else build tsan; fi
+  run_tests tsan "$@"
+}
+
 # What damages, fails and kills saved documents, with FUZZ_TIMES (4) as many random cases as in the tests, and every
 # call to the system, or to a card's driver, where those take some.
 fuzz_documents() {
@@ -170,7 +176,7 @@ case "${1:-help}" in
   build) need; build release ;;
   test)  shift; need; wish poppler-utils python3-jsonschema; build release; run_tests release "$@" ;;
   asan)  shift; need; build asan; run_tests asan "$@" ;;
-  tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
+  tsan)  shift; need; tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; lint_by_clang ;;
   fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
   soak)  shift; need; soak "$@" ;;
@@ -194,7 +200,8 @@ case "${1:-help}" in
 ./do gpu     tests and measurements on one of NVIDIA's cards, in 6 minutes (./do gpu [PART...]; docs/cuda.md);
              ./do gpu pack DIR: for a machine with a card and no compiler
 ./do lint    style, includes, warnings of a second compiler
-./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
+./do asan    the tests under AddressSanitizer and UBSan
+./do tsan    under ThreadSanitizer those that are about threads, and the kernels of cards (./do tsan -R NAME: others)
 ./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, and schemas, more than ./do test has;
              every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
 ./do soak    the server under load and attack, 10 minutes: 10,000 requests a round, of which 10% leave, 20 kills, a full disk

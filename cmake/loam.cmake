@@ -128,7 +128,8 @@ endfunction()
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
 # A test has one processor, so that tests that run side by side do not spin for threads whose processor the other one has.
-# CROSSING: it has all of them, since it is about what threads do at the same time.
+# CROSSING: it has all of them, since it is about what threads do at the same time.  Those have the label `threads`, as
+# others that are worth `./do tsan`; loam_threads_tests builds what has it.
 # REAL_MODEL: it looks for the model of `./do model` (tests/real_model.h) and passes without it as well.
 # COST: of the longest, so that they begin first and none of them runs alone at the end.
 function(loam_test name)
@@ -169,6 +170,12 @@ function(loam_test name)
       REAL_MODEL="${CMAKE_SOURCE_DIR}/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     list(APPEND ARG_LABELS real_model)
   endif()
+  if(ARG_CROSSING)
+    list(APPEND ARG_LABELS threads)
+  endif()
+  if("threads" IN_LIST ARG_LABELS)
+    set_property(GLOBAL APPEND PROPERTY LOAM_THREADS_TESTS test_${name})
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600) # four times what the longest takes beside eight busy programs on two cores
   endif()
@@ -203,6 +210,12 @@ function(loam_seeded_tests)
   get_property(tests GLOBAL PROPERTY LOAM_SEEDED_TESTS)
   list(JOIN tests "\n" lines)
   file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/seeded_tests.txt CONTENT "${lines}\n")
+endfunction()
+
+# loam_threads_tests(): the target threads_tests, what `./do tsan` builds beside the programs.
+function(loam_threads_tests)
+  get_property(tests GLOBAL PROPERTY LOAM_THREADS_TESTS)
+  add_custom_target(threads_tests DEPENDS ${tests})
 endfunction()
 
 # loam_fuzzer(NAME SOURCES f.c DEPENDS folder...): with LOAM_FUZZ a libFuzzer
