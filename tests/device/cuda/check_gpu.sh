@@ -16,16 +16,15 @@ complain() { echo "check_gpu: $*" >&2; failures=$((failures + 1)); }
 expect() { grep -qE "$1" "$2" || { complain "no line '$1' in:"; cat "$2" >&2; }; }
 
 export FAKE_CUDA=capability=90
-if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check answers limits kernels step prefill documents \
-  methods >"$out/table" 2>"$out/log"; then
+if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check answers limits step prefill documents methods >"$out/table" 2>"$out/log"; then
   complain "a line failed, or the script did:"
   cat "$out/table" "$out/log" >&2
 fi
 csv=$out/all/gpu.csv
 expect '^# fake driver: no speeds' "$csv"
 for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,small: fetch of units of 8 tokens' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
-  'kernels,launch in a graph starting early' 'kernels,matvec IQ4_XS' 'kernels,matmul IQ4_XS' \
-  'kernels,decode attention at 300' 'kernels,prompt attention of 24 behind 150' 'kernels,fetch of units of 8 tokens' \
+  'check,small: launch in a graph starting early' 'check,small: matvec IQ4_XS' 'check,small: matmul IQ4_XS' \
+  'check,small: decode attention at 300' 'check,small: prompt attention of 24 behind 150' \
   'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
   'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,CLO over hata' \
   'methods,tiny leoam decode behind 400 KV on disk' 'documents,tiny first token of an opened document of 400 tokens' 'answers,loam-nano says the same' \
@@ -65,5 +64,10 @@ FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 24 -o "$out/stuck" kernels
   complain "a kernel that never ends: expected a failure"
 expect '^kernels,launches,.*,FAILED: it did not end in time' "$out/stuck/gpu.csv"
 expect '^limits,copy within device memory,.*,ok: ' "$out/stuck/gpu.csv"
+
+# Packed, and run where there is nothing of this tree.
+sh "$source/tools/gpu_pack.sh" "$build" "$out/pack" 2>"$out/log" || complain "packing: $(cat "$out/log")"
+(cd "$out" && unset LOAM_GPU_BUILD && sh pack/gpu.sh -o packed limits) >"$out/table" 2>&1 || complain "packed: $(cat "$out/table")"
+expect '^limits,copy within device memory,.*,ok: ' "$out/packed/gpu.csv"
 
 [ $failures = 0 ]
