@@ -386,9 +386,9 @@ part_methods() {
   models_wait
   depth=8192 behind=16384 near=200M eighth=72M host=96M steps=24 keep=512 share=10% settings=
   [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M steps=4 keep=64 share=64 settings=:sinks=8:recent=8
-  set -- -p 0 -r "$([ $small = 1 ] && echo 1 || echo 3)" -n $steps
+  set -- -p 0 -r "$([ $small = 1 ] && echo 1 || echo 3)" -n
   filled=
-  for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" -d $depth --kv-device $near --preset $method; done
+  for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" $steps -d $depth --kv-device $near --preset $method; done
   ratio "KVPR over flexgen" "mha kvpr decode behind $depth KV in RAM" "mha flexgen decode behind $depth KV in RAM"
   recording_make || failed methods recording "$(reason_of $? "$out/recording.log")"
   bench=$loam-lab filled="--replay $scratch/recording"
@@ -396,10 +396,10 @@ part_methods() {
   clo=$units:planes=1:reused=0
   for method in flexgen "hata $units:planes=1" "clo $clo" "clo-one-threshold $clo:power=0" \
     "clo-least $clo:similarity=minimum"; do
-    bench_method --kv-device $eighth "$@"
+    bench_method --kv-device $eighth "$@" $steps
   done
   for method in flexgen "leoam-f16 $share:dense=0:codec=f16$settings" "leoam $share:dense=0$settings"; do
-    bench_method --kv-host $host --kv-disk "$scratch/methods" "$@"
+    bench_method --kv-host $host --kv-disk "$scratch/methods" "$@" $((steps / 2)) # of flexgen each reads all from the disk
   done
   bench=$loam filled=--fill-random method=
   ratio "CLO over hata" "$recorded clo decode behind $behind KV in RAM" "$recorded hata decode behind $behind KV in RAM"
