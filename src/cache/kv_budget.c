@@ -31,6 +31,12 @@ size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
     return config->quantized_pages ? TIER_STAGING_PAGES : max_size(min_size(all, TIER_RING_PAGES), TIER_STAGING_PAGES);
 }
 
+static uint64_t device_tables_bytes(const struct kv_cache_config *config) {
+    const uint64_t sequences = max_size(config->sequence_capacity, 1);
+    return sequences * kv_sequence_device_table_bytes(config, kv_chunks_of(config->token_capacity / sequences));
+}
+
+/* In RAM. */
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
     const uint64_t sequences = max_size(config->sequence_capacity, 1),
                    chunks = kv_chunks_of(config->token_capacity / sequences);
@@ -38,7 +44,8 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     struct layout layout = {0};
     tier_place(&tier, &layout, config);
     return layout.used + columns_bytes(kv_column_count(config)) +
-           sequences * (kv_sequence_table_bytes(config, chunks) + tier_pages_bytes(config, chunks));
+           sequences * (kv_sequence_table_bytes(config, chunks) + tier_pages_bytes(config, chunks)) -
+           (config->device_has_memory ? device_tables_bytes(config) : 0);
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {
@@ -95,16 +102,16 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
                : sequences * document_memory_bytes(&layout, config->token_capacity / sequences);
 }
 
-static uint64_t key_index_bytes(const struct kv_cache_config *config) {
-    return kv_key_index_blocks(config) * config->key_index_bytes;
-}
-
 uint64_t kv_tier_device_bytes(const struct kv_cache_config *config) {
-    return config->device_has_memory && !config->key_index_on_disk ? key_index_bytes(config) : 0;
+    if (!config->device_has_memory) return 0;
+    const uint64_t key_index =
+        config->key_index_on_disk ? 0 : kv_key_index_blocks(config) * config->key_index_bytes;
+    return key_index + max_size(config->sequence_capacity, 1) * kv_states_bytes(config) + device_tables_bytes(config);
 }
 
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
-    const uint64_t key_index = key_index_bytes(config) - kv_tier_device_bytes(config);
+    const bool is_in_ram = config->key_index_on_disk || !config->device_has_memory;
+    const uint64_t key_index = is_in_ram ? kv_key_index_blocks(config) * config->key_index_bytes : 0;
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
            kv_budget_bounce_bytes(config) + kv_budget_staging_bytes(config);
 }

@@ -284,9 +284,9 @@ uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
     if (config->rows_in_host)
         column = key_index_lanes(config) * config->key_index_bytes +
                  config->near_layers * config->kv_head_count * cache->layouts[0].chunk_bytes;
-    return config->key_index_on_disk
-               ? 0
-               : cache->columns.used * column + cache->window_columns.used * window_column_bytes(config);
+    const uint64_t states = cache->sequence_count * kv_states_bytes(config);
+    if (config->key_index_on_disk) return states;
+    return states + cache->columns.used * column + cache->window_columns.used * window_column_bytes(config);
 }
 
 void kv_cache_give_back(struct kv_cache *cache) {

@@ -69,9 +69,9 @@ struct kv_cache_config {
     const struct kv_windows *windows;
     size_t batch_tokens;
     /* Floats of the state of layers that have no K and V (a group without heads), and slots of a sequence for them
-     * (cache/kv_state.h); with host_bytes, of scratch_bytes.  0: there are no such layers. */
+     * (cache/kv_state.h); with host_bytes, of scratch_bytes, or the device's.  0: there are no such layers. */
     size_t state_floats, state_slots;
-    /* MEMORY_DEVICE is not RAM: with host_bytes, the key index is no part of these. */
+    /* MEMORY_DEVICE is not RAM: with host_bytes, kv_tier_device_bytes are no part of these. */
     bool device_has_memory;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
     bool rows_in_host;

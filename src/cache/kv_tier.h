@@ -266,7 +266,8 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) S
 /* The document whose page could not be read; 0: there is no failure, or it was another. */
 uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 
-/* What lies in a device's own memory: the key index, where that is not on disk. */
+/* What lies in a device's own memory: the key index, where that is not on disk, states, and page tables as the device
+ * has them. */
 uint64_t kv_tier_device_bytes(const struct kv_cache_config *config);
 /* The least host_bytes of a configuration, with key_index_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);

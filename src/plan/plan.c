@@ -333,16 +333,19 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
 static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uint64_t bytes, struct error *error) {
     char needed[32], has[32];
     return error_set(error, STATUS_MEMORY,
-                     "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
+                     "key index, states and page tables of %llu tokens need %s, the device has %s for them: try a "
+                     "smaller -c",
                      (unsigned long long)tokens, bytes_text(bytes, needed, sizeof needed),
                      bytes_text(plan->device_bytes, has, sizeof has));
 }
 
-/* With rows on disk the key index is what a device's own memory holds; sequences that share it share as much. */
+/* With rows on disk the key index, states and page tables are what a device's own memory holds; sequences that share
+ * the key index share as much as is left. */
 static enum status bound_key_index(const struct plan *plan, uint64_t context, struct kv_cache_config *cache,
                                    struct error *error) {
     const uint64_t bytes = kv_tier_device_bytes(cache);
     if (plan->disk_directory == NULL || bytes <= plan->device_bytes) return STATUS_OK;
+    if (cache->key_index_bytes == 0) return lacks_key_index(plan, cache->token_capacity, bytes, error);
     cache->pooled_tokens = KV_CHUNK_TOKENS;
     const uint64_t one = kv_tier_device_bytes(cache);
     cache->pooled_tokens = 2 * KV_CHUNK_TOKENS;
@@ -405,7 +408,7 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     return STATUS_OK;
 }
 
-/* Of attention, of states, and of the inputs that each sequence keeps. */
+/* Of attention, of states that lie in RAM, and of the inputs that each sequence keeps. */
 static uint64_t scratch_bytes_of(const struct plan *plan, const struct model_config *config,
                                  const struct attention_options *attention, const struct kv_cache_config *cache) {
     const struct inputs_shape shape = {
@@ -414,7 +417,7 @@ static uint64_t scratch_bytes_of(const struct plan *plan, const struct model_con
         plan_keeps_inputs(plan, config)
             ? plan->sequence_capacity * inputs_bytes(&shape, attention->context_size, attention->rebuild.chunks)
             : 0;
-    return attention_bytes(attention) + states_bytes(plan, cache) + inputs;
+    return attention_bytes(attention) + (plan->device_bytes != 0 ? 0 : states_bytes(plan, cache)) + inputs;
 }
 
 /* Buffers that are a share of the RAM, of which what it has beyond the least pays: else the least would grow with what
@@ -628,13 +631,14 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     plan->rows_in_host = false;
     plan->unit_bytes = plan->near_layers = plan->input_row_bytes = 0;
     plan->rebuilds = plan->rebuilds && plan->disk_directory != NULL;
-    if (plan->device_bytes == 0 || plan->disk_directory != NULL || bytes.rows + bytes.key_index <= plan->device_bytes)
+    const uint64_t states = states_bytes(plan, cache), beside = bytes.key_index + states;
+    if (plan->device_bytes == 0 || plan->disk_directory != NULL || bytes.rows + beside <= plan->device_bytes)
         return STATUS_OK;
-    if (bytes.key_index > plan->device_bytes) return lacks_key_index(plan, plan->context_size, bytes.key_index, error);
+    if (beside > plan->device_bytes) return lacks_key_index(plan, plan->context_size, beside, error);
     plan->rows_in_host = true;
     cache->windows = NULL;
     bytes = context_bytes_of(plan, cache, plan->context_size);
-    plan->unit_bytes = plan->device_bytes - bytes.key_index;
+    plan->unit_bytes = plan->device_bytes - bytes.key_index - states;
     place_inputs(plan, config, cache);
     const uint64_t layer = bytes.rows / cache->layer_count,
                    workspace = plan->input_row_bytes > 0 ? min_size(layer, plan->unit_bytes) : 0;
@@ -643,13 +647,12 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     return STATUS_OK;
 }
 
-static enum status check_states_fit(const struct plan *plan, const struct kv_cache_config *cache,
-                                    const struct kv_bound *bound, struct error *error) {
+static enum status lacks_states(const struct plan *plan, uint64_t states, const struct kv_bound *bound,
+                                struct error *error) {
     char needed[32], budget[32];
-    if (states_bytes(plan, cache) <= bound->bytes) return STATUS_OK;
     return error_set(error, STATUS_MEMORY,
                      "the states of %zu sequences need %s, the budget is %s: try a larger --kv-host",
-                     plan->sequence_capacity, bytes_text(states_bytes(plan, cache), needed, sizeof needed),
+                     plan->sequence_capacity, bytes_text(states, needed, sizeof needed),
                      bytes_text(bound->bytes, budget, sizeof budget));
 }
 
@@ -659,8 +662,9 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
     struct kv_bound bound;
     *fitting = UINT64_MAX;
     if (!bound_of(plan, &bound)) return STATUS_OK;
-    TRY(check_states_fit(plan, cache, &bound, error));
-    const uint64_t for_chunks = bound.bytes - states_bytes(plan, cache);
+    const uint64_t states = plan->rows_in_host ? 0 : states_bytes(plan, cache); /* the device's */
+    if (states > bound.bytes) return lacks_states(plan, states, &bound, error);
+    const uint64_t for_chunks = bound.bytes - states;
     *fitting = fitting_tokens(plan, cache, for_chunks / plan->sequence_capacity) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
     const uint64_t wanted =
@@ -694,7 +698,9 @@ static enum status work_bytes(const struct plan *plan, const struct model_config
     TRY(least_attention(plan, config, &attention, error));
     *bytes = own_bytes + forward_bytes(config, &forward) + attention_bytes(&attention) +
              forward.block_capacity * (widest * sizeof(uint16_t) + experts * sizeof(float)) +
-             plan->sequence_capacity * kv_sequence_device_table_bytes(cache, kv_chunks_of(plan->context_size));
+             (plan->disk_directory != NULL /* they count with the key index */
+                  ? 0
+                  : plan->sequence_capacity * kv_sequence_device_table_bytes(cache, kv_chunks_of(plan->context_size)));
     return STATUS_OK;
 }
 
@@ -803,7 +809,7 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
     TRY(token_config(plan, config, &cache, error));
     const uint64_t bytes = sequence_bytes(plan, &cache, token_count);
     uint64_t available = memory_available_bytes();
-    available -= min_size(available, states_bytes(plan, &cache));
+    if (!plan->rows_in_host) available -= min_size(available, states_bytes(plan, &cache));
     if (bytes <= available) return STATUS_OK;
     char needed[32], free_text[32];
     return error_set(error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",

@@ -32,17 +32,17 @@ static void kept_check(struct rig *rig, const char *directory) {
     store_close(store);
 }
 
-/* --kv-device beside KV on disk: what the key index of the context takes, and no byte less. */
+/* --kv-device beside KV on disk: what key index, states and page tables of the context take, and no byte less. */
 static uint64_t device_bytes_of(struct rig *rig, struct plan *plan) {
     const struct model_config *config = &rig->model[CUDA]->config;
     struct kv_cache_config cache;
     struct engine *engine;
+    plan->device_bytes = UINT64_MAX;
     assert_ok(plan_cache_config(plan, config, &cache, &rig->error), rig->error);
-    const uint64_t bytes =
-        config->layer_count * cache.kv_head_count * cache.key_index_bytes * kv_chunks_of(CONTEXT);
+    const uint64_t bytes = kv_tier_device_bytes(&cache);
     plan->device_bytes = bytes - 1;
     assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_MEMORY);
-    assert_non_null(strstr(rig->error.message, "the key index of 512 tokens needs"));
+    assert_non_null(strstr(rig->error.message, "key index, states and page tables of 512 tokens need"));
     return bytes;
 }
 
@@ -75,14 +75,25 @@ static void opening_check(struct rig *rig, const struct plan *plan, const struct
 static struct sequence *opened(struct rig *rig, struct engine *engine, size_t length, const float **logits) {
     struct sequence *sequence;
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
-    count_device(rig->device[CUDA]);
+    const uint64_t waits = counted.waits;
     assert_ok(sequence_attach(sequence, rig->tokens, length - 1, &rig->error), rig->error);
-    count_no_more(rig->device[CUDA]);
-    assert_in_range(counted.waits, 1, rig->model[CUDA]->config.state.layer_count > 0 ? 3 : 2);
+    assert_in_range(counted.waits - waits, 1, rig->model[CUDA]->config.state.layer_count > 0 ? 3 : 2);
     const size_t had = (size_t)sequence_length(sequence);
     const struct prefill_request request = {.tokens = rig->tokens + had, .token_count = length - had};
     assert_ok(engine_prefill(engine, sequence, &request, logits, &rig->error), rig->error);
     return sequence;
+}
+
+/* What the card has held at most: what --kv-device bounds, and what a pass works in. */
+static void held_check(struct rig *rig, const struct plan *plan) {
+    const struct model_config *config = &rig->model[CUDA]->config;
+    const struct forward_options forward = plan_forward_options(plan, config);
+    struct attention_options attention;
+    assert_ok(plan_attention_options(plan, config, &attention, &rig->error), rig->error);
+    const uint64_t rotations = config->layer_count * config->kv_head_count * config->k_dimension *
+                               config->k_dimension * sizeof(uint16_t), /* of codes, at most */
+        work = forward_bytes(config, &forward) + attention_bytes(&attention) + rotations;
+    assert_in_range(counted.most, plan->device_bytes, plan->device_bytes + work);
 }
 
 struct documented {
@@ -116,10 +127,11 @@ static void documents_check(const struct documented *of, uint64_t seed) {
         if (run > 0) {
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
-            if (keep != NULL && !differs) plan.device_bytes = device_bytes_of(&rig, &plan);
+            if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
             if (plan.device_bytes > 0) plan.host_bytes -= plan.device_bytes; /* no part of RAM's */
             if (rebuilds) plan.host_bytes += WORKSPACE;
         }
+        count_device(rig.device[CUDA]);
         struct engine *engine = engine_open(&rig, CUDA, &plan);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
         const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
@@ -148,6 +160,8 @@ static void documents_check(const struct documented *of, uint64_t seed) {
         assert_ok(sequence_flush(sequence, &rig.error), rig.error);
         sequence_destroy(sequence);
         engine_destroy(engine);
+        count_no_more(rig.device[CUDA]);
+        if (plan.device_bytes > 0) held_check(&rig, &plan);
         if (plan.rebuilds) kept_check(&rig, scratch.path);
         plan_deinit(&plan);
     }

@@ -222,7 +222,7 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     }
     selects.device_bytes = 2048 * key_index - 1;
     assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
-    assert_non_null(strstr(error.message, "the key index of 2048 tokens needs"));
+    assert_non_null(strstr(error.message, "key index, states and page tables of 2048 tokens need"));
 
     /* Beside rows on disk it is all that the device has, and RAM has nothing of it; sequences that share it share no
      * more, with two columns of each for cuts. */
@@ -231,18 +231,30 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     disk.context_size = 2048;
     disk.sequence_capacity = 2;
     assert_ok(plan_host_bytes_min(&disk, &config, &in_ram, &error), error);
-    disk.device_bytes = 2 * 2048 * key_index;
+    const uint64_t tables = 2 * 2048 / KV_CHUNK_TOKENS * 2 * kv_lane_count(&cache) * sizeof(uint32_t);
+    disk.device_bytes = 2 * 2048 * key_index + tables;
     assert_ok(plan_host_bytes_min(&disk, &config, &beside, &error), error);
     assert_int_equal(beside, in_ram - disk.device_bytes);
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 0);
     disk.device_bytes -= 64 * key_index;
     assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
-    assert_non_null(strstr(error.message, "the key index of 4096 tokens needs"));
+    assert_non_null(strstr(error.message, "key index, states and page tables of 4096 tokens need"));
     disk.pools_key_index = true;
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 4096 - 64 - 4 * 64);
     assert_int_equal(kv_tier_device_bytes(&cache), disk.device_bytes);
+    struct model_config keeps = config; /* layers that keep a state */
+    keeps.state.layer_count = 2;
+    keeps.state.layer_floats = 100000;
+    disk.device_bytes = 0;
+    assert_ok(plan_host_bytes_min(&disk, &keeps, &in_ram, &error), error);
+    disk.device_bytes = UINT64_MAX;
+    assert_ok(plan_host_bytes_min(&disk, &keeps, &beside, &error), error);
+    assert_ok(plan_cache_config(&disk, &keeps, &cache, &error), error);
+    assert_true(kv_states_bytes(&cache) > 0);
+    assert_int_equal(kv_tier_device_bytes(&cache), 2 * 2048 * key_index + tables + 2 * kv_states_bytes(&cache));
+    assert_int_equal(beside, in_ram - kv_tier_device_bytes(&cache));
     disk.device_bytes = 2047 * key_index;
     assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
 }
