@@ -69,14 +69,18 @@ class Devices(unittest.TestCase):
         server.stop()
 
     def test_that_device(self):
-        """Who asked for a card is told that it is gone; the server ends, with one line."""
-        server = serve("cuda", "fail=kernel:60:719")
-        reply = ask(server)
-        self.assertEqual(reply.status, 500)
-        self.assertIn(LOST, reply.json["error"]["message"])
-        self.assertEqual(server.process.wait(60), 1)
-        server.stop()
-        self.assertEqual((server.lines[-1].count("\n"), server.lines[-1].count(LOST)), (1, 1))
+        """Who asked for a card is told that it is gone, in a stream by its last frame; the server ends, with one line."""
+        for streams, fault in ((False, "kernel:60:719"), (True, "cuGraphLaunch:2:719")):
+            server = serve("cuda", "fail=" + fault)
+            reply = server.post("/v1/completions", {"prompt": "The river is", "max_tokens": 8, "temperature": 0,
+                                                    "stream": streams})
+            *begun, last = reply.frames if streams else [reply.json]
+            self.assertEqual((reply.status, "".join(frame["choices"][0]["text"] for frame in begun) != ""),
+                             (200, True) if streams else (500, False))
+            self.assertIn(LOST, last["error"]["message"])
+            self.assertEqual(server.process.wait(60), 1)
+            server.stop()
+            self.assertEqual((server.lines[-1].count("\n"), server.lines[-1].count(LOST)), (1, 1))
 
     def test_memory(self):
         """A request that memory fails is told so; the card answers the next one."""
