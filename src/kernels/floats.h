@@ -9,7 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(LOAM_SIMDE) /* emulated instructions take long to compile: once, not at every place */
+#define FLOATS_INLINE static inline
+#else
 #define FLOATS_INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Before a loop with a count that is constant once inlined: unrolls it early enough that an array of registers stays
  * in registers.  _MAYBE: the count is constant in some callers only, about which clang complains. */
