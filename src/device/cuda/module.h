@@ -6,10 +6,13 @@
 
 struct cuda_modules {
     struct cuda_context *context;
-    const struct cuda_image *images; /* borrowed, [count] */
-    size_t count;
+    struct cuda_entry {                 /* a kernel */
+        const struct cuda_image *image; /* borrowed */
+        const char *text;               /* within its PTX */
+    } *entries;                         /* owned, [entry_count] */
+    size_t entry_count;
     struct cuda_loaded { /* a kernel and what its image has for all */
-        const char *entry; /* in the image's text */
+        const struct cuda_entry *entry;
         struct cu_module *handle;
     } *loaded; /* owned, [loaded_count] */
     size_t loaded_count;
