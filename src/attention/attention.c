@@ -31,6 +31,7 @@
 
 enum { PART_ROWS_MIN = 8, PART_ROWS_MAX = 64 }; /* all KV in memory */
 static const uint64_t PART_LIST_ROWS = 1 << 24;
+enum { STEP_TOKENS_MIN = 128 };
 
 /* Rows that choose together, an item each. */
 struct part {
@@ -52,6 +53,7 @@ struct step_limits {
     struct step_list *list; /* owned, [layer][row of the step][kv head]; NULL: there was none */
     struct buffer buffer;   /* the same on the device */
     size_t list_stride;
+    uint64_t tokens;  /* as attention_shape's */
     bool are_planned; /* they are of the step that was prepared last */
 };
 
@@ -352,6 +354,14 @@ static enum status plan_step(struct attention *attention, struct stream *stream,
     return STATUS_OK;
 }
 
+/* A power of two: a graph lasts while sequences double, and at most twice what is needed is launched. */
+static uint64_t tokens_of(const struct attention_step *step) {
+    uint64_t tokens = STEP_TOKENS_MIN;
+    for (size_t i = 0; i < step->row_count; i++)
+        while (tokens <= step->items[i].position_first) tokens *= 2;
+    return tokens;
+}
+
 static bool is_watched(const struct attention_step *step) {
     for (size_t i = 0; i < step->row_count; i++)
         if (kv_sequence_is_watched(step->sequences[i])) return true;
@@ -377,6 +387,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     attention->limits.are_planned = true;
     kind->lists[0] = choice->rows->address;
     kind->lists[1] = attention->limits.buffer.address;
+    kind->tokens = attention->limits.tokens = tokens_of(step);
     attention->device->operations->upload(stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
                                           options->layer_count * step->row_count * options->kv_head_count *
                                               sizeof *attention->limits.list);
@@ -406,6 +417,7 @@ void attention_note_step(struct attention *attention, struct stream *stream, con
 void attention_begin_capture(struct attention *attention) {
     if (attention->limits.list == NULL) return; /* dense */
     attention->choice.captured.limits = span_of(&attention->limits.buffer, 0);
+    attention->choice.captured.tokens = attention->limits.tokens;
     attention->choice.list_stride = attention->limits.list_stride;
 }
 

@@ -175,6 +175,7 @@ struct attention_step {
 struct attention_shape {
     bool chooses;      /* all its rows do, in the layers that choose; else none does */
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
+    uint64_t tokens;   /* of rows that choose, at most: the longest one's and what it may grow by */
 };
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
  * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has; or what of it is computed

@@ -381,6 +381,7 @@ struct select_times {
 struct step_lists {
     struct span step;   /* struct step_row [rows of q] */
     struct span limits; /* struct step_list [item_count][kv_head_count] */
+    uint64_t tokens;    /* no sequence has more in any launch; 0: as many as its view has room for */
 };
 
 /* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K

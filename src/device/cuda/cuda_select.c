@@ -91,7 +91,8 @@ static uint64_t candidates_end(const struct cuda_scoring *s) {
     uint64_t end = 0;
     for (size_t i = 0; i < s->operation->item_count; i++) {
         const struct select_item *item = &s->operation->items[i];
-        const uint64_t own = s->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
+        const uint64_t room = item->view.chunk_stride * KV_CHUNK_TOKENS, may = s->operation->at.tokens,
+                       own = s->stream->made == NULL ? item->candidate_end : may > 0 && may < room ? may : room;
         if (own > end) end = own;
     }
     return end;
