@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -375,6 +378,9 @@ static machine *machine_create() {
 __attribute__((destructor)) static void machines_destroy() {
     for (machine *made = machines_made, *next; made != nullptr; made = next) {
         next = made->next;
+#ifdef __SANITIZE_ADDRESS__ /* else what comes to lie there has the marks of their frames */
+        __asan_unpoison_memory_region(made->stacks, (size_t)THREADS_MAX * STACK_BYTES);
+#endif
         munmap(made->stacks, (size_t)THREADS_MAX * STACK_BYTES);
         for (char *end : {made->shared_end, made->view_end}) munmap(end - area_bytes(), area_bytes() + page_bytes());
         delete[] made->fibres;
