@@ -4,7 +4,7 @@
  *   choose     select.c: scores by that, and the best of the context into lists, one per row and KV head (choice.h);
  *              reuse.c: heads whose queries are as they were take the list that they have
  *   fetch      fetch.c: where KV is in tiers, the chunks that the lists lie in come from the disk, head by head;
- *              cache/unit_cache.c: where KV is in the host's memory, a device that has its own fetches units into slots
+ *              cache/unit_cache.c: a device that has memory of its own fetches units from the host's into slots
  *   prefetch   prefetch.c: meanwhile the next layer's choice is expected, and its chunks are read while heads attend
  *   attend     select.c, the device's attend_rows: partials over the lists, in ranges that follow from lengths alone
  *   release    fetch_release: a head that has attended lets its chunks go
@@ -576,16 +576,21 @@ static enum status observe(struct attention *attention, struct stream *stream, c
     return STATUS_OK;
 }
 
-/* The units of the lists are in the device's slots, as far as there are any, for rows that are their sequences' only
- * ones. */
-static void fetch_units(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
+/* The units of the choice, for the device's slots, of rows that are their sequences' only ones; false: there are no
+ * slots. */
+static bool show_units(struct attention *attention, const struct attention_layer *layer, struct unit_lists *lists) {
     struct choice *choice = &attention->choice;
-    if (attention->units == NULL || choice->chosen_count == 0) return;
+    if (attention->units == NULL || choice->chosen_count == 0) return false;
     for (size_t i = 0; i < choice->chosen_count; i++)
         attention->generations[i] = kv_sequence_generation(layer->sequences[choice->chosen_items[i]]);
-    const struct step_lists at = choice_step_lists(choice);
-    choice->places = unit_cache_fetch(attention->units, stream, layer->index, choice->chosen, attention->generations,
-                                      choice->chosen_count, &at, &choice->place_stride);
+    *lists = (struct unit_lists){.layer_index = layer->index,
+                                 .item_count = choice->chosen_count,
+                                 .items = choice->chosen,
+                                 .generations = attention->generations,
+                                 .head_count = choice->kv_head_count,
+                                 .at = choice_step_lists(choice)};
+    choice->places = unit_cache_places(attention->units, &choice->place_stride);
+    return true;
 }
 
 /* Rows that choose, or see everything because their context is short.  is_step: each is its sequence's only one. */
@@ -597,13 +602,19 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     TRY(watch_choice(choice, &query, stream, error));
     uint64_t began = clock_ns();
     TRY(attend_dense_rows(attention, stream, layer, error));
+    struct unit_lists units;
+    const bool fetches = is_step && show_units(attention, layer, &units);
     if (attention->tiered != NULL)
-        return tiered_attend_choice(
-            attention->tiered, stream,
-            &(struct tiered_choice){.select = attention->select, .layer = layer, .choice = choice, .stays = !is_last},
-            error);
+        return tiered_attend_choice(attention->tiered, stream,
+                                    &(struct tiered_choice){.select = attention->select,
+                                                            .layer = layer,
+                                                            .choice = choice,
+                                                            .stays = !is_last,
+                                                            .units = fetches ? attention->units : NULL,
+                                                            .unit_lists = &units},
+                                    error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
-    if (is_step) fetch_units(attention, stream, layer);
+    if (fetches) unit_cache_fetch(attention->units, stream, &units);
     if (choice->chosen_count > 0)
         TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
     return observe(attention, stream, layer, error);

@@ -41,8 +41,8 @@ struct attention_options {
     bool prefetches; /* the next layer's choice; a selection that scans: all of its chunks */
     struct rebuild_options rebuild;
     size_t list_layer_first; /* lists of layers before it stay where they are */
-    /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
-     * lie. */
+    /* KV in the host's memory, or above a disk: of the device's, for slots of units (cache/unit_cache.h); 0: units are
+     * read where they lie. */
     uint64_t unit_bytes;
     const struct kv_cache *far; /* borrowed; with unit_bytes: whose units they are */
     struct kv_cache *cache;     /* borrowed; whose chunks come and go.  NULL: all KV is in memory */

@@ -728,6 +728,11 @@ void select_attend_heads(struct select *select, struct stream *stream, const str
     rows.item_count = 1;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = sums_of(select);
+    if (source == NULL && span_exists(choice->places)) {
+        const size_t before = part->index * choice->kv_head_count + kv_head_first;
+        rows.places = span_behind(choice->places, before * choice->place_stride * sizeof(uint64_t));
+        rows.place_stride = choice->place_stride;
+    }
     if (source != NULL) {
         copies = heads;
         copies.view = source->view;

@@ -330,6 +330,18 @@ static void fill_buffers(struct tiered *tiered, const struct choice *choice, siz
     }
 }
 
+/* Units of these heads, whose chunks are in RAM, come into the device's slots. */
+static void fetch_units(const struct tiered_choice *chosen, struct stream *stream, const struct chosen_heads *heads) {
+    struct unit_lists lists = *chosen->unit_lists;
+    lists.item_first = heads->index;
+    lists.item_count = 1;
+    lists.items += heads->index;
+    lists.generations += heads->index;
+    lists.head_first = heads->kv_head_first;
+    lists.head_count = heads->kv_head_count;
+    unit_cache_fetch(chosen->units, stream, &lists);
+}
+
 /* Jobs [now.done, end), neighbouring heads of a row: those with a buffer attend to it, the others to chunks. */
 static void attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen, size_t end) {
     struct choice *choice = chosen->choice;
@@ -347,6 +359,7 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, const str
                                            .kv_head_first = jobs[first].request.kv_head,
                                            .kv_head_count = next - first,
                                            .source = buffered ? &source : NULL};
+        if (chosen->units != NULL && !buffered) fetch_units(chosen, stream, &heads);
         select_attend_heads(chosen->select, stream, &chosen->layer->operation, choice, &heads);
     }
 }

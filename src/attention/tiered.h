@@ -14,6 +14,7 @@
 #include "attention/fetch.h"
 #include "attention/prefetch.h"
 #include "attention/rebuild.h"
+#include "cache/unit_cache.h"
 
 struct tiered {
     struct device *device;  /* borrowed */
@@ -59,6 +60,9 @@ struct tiered_choice {
     const struct attention_layer *layer;
     struct choice *choice; /* of the layer's rows; of tiered_scan: filled head by head */
     bool stays;            /* rows of the same layer come that want much of the same chunks */
+    /* Of a device that has slots for units of these rows; NULL: it reads chunks where they lie in RAM. */
+    struct unit_cache *units;
+    const struct unit_lists *unit_lists; /* with units: of all rows of the choice and their KV heads */
 };
 /* The same, where each head, when all of its chunks are here, chooses and attends to its choice. */
 enum status tiered_scan(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,

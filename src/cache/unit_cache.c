@@ -1,6 +1,5 @@
 #include "cache/unit_cache.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,9 +119,7 @@ enum status unit_cache_create(struct unit_cache **result, struct device *device,
     const struct unit_layers layers = layers_of(options);
     const uint64_t slots = unit_cache_slots(options, &layers);
     *result = NULL;
-    if (slots == 0)
-        return error_set(error, STATUS_MEMORY, "--kv-device: %" PRIu64 " bytes hold no unit of each KV head",
-                         options->bytes);
+    if (slots == 0) return STATUS_OK;
     struct unit_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL) return error_set(error, STATUS_MEMORY, "no memory for slots");
     *cache = (struct unit_cache){.device = device,
@@ -216,25 +213,47 @@ void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint
     }
 }
 
-struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
-                             const struct rows_item *items, const uint64_t *generations, size_t item_count,
-                             const struct step_lists *at, size_t *place_stride) {
-    const struct unit_layer *layer = &cache->of_layer[layer_index];
-    ASSERT(layer_index < cache->options.layer_count && layer->kv_head_count > 0 &&
-           item_count <= cache->options.sequence_capacity);
-    for (size_t i = 0; i < item_count; i++) cache->shown[i] = show(cache, stream, layer->number, generations[i]);
+/* Those of the heads behind head_first. */
+static struct unit_slots slots_behind(struct unit_slots slots, size_t head_first, size_t block_bytes) {
+    const size_t before = head_first * slots.slot_count;
+    slots.tables = span_behind(slots.tables, head_first * slots.unit_stride * sizeof(int32_t));
+    slots.owners = span_behind(slots.owners, before * sizeof(uint32_t));
+    slots.stamps = span_behind(slots.stamps, before * sizeof(uint32_t));
+    slots.used = span_behind(slots.used, before);
+    slots.hands = span_behind(slots.hands, head_first * sizeof(uint32_t));
+    slots.memory = span_behind(slots.memory, before * block_bytes);
+    return slots;
+}
+
+void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const struct unit_lists *lists) {
+    const struct unit_layer *layer = &cache->of_layer[lists->layer_index];
+    const size_t first = lists->head_first;
+    ASSERT(lists->layer_index < cache->options.layer_count && first + lists->head_count <= layer->kv_head_count &&
+           lists->item_first + lists->item_count <= cache->options.sequence_capacity);
+    ASSERT(lists->head_count == layer->kv_head_count || lists->item_count == 1); /* else places would not be as said */
+    for (size_t i = 0; i < lists->item_count; i++)
+        cache->shown[i] = slots_behind(show(cache, stream, layer->number, lists->generations[i]), first,
+                                       lists->items[i].view.layout->block_bytes);
+    struct rows_item part = lists->items[0];
+    part.view = kv_view_heads(&part.view, first);
+    part.lists += first;
+    const size_t counts = layer->number * cache->layers.kv_head_count + first,
+                 places = lists->item_first * layer->kv_head_count + first;
     const struct fetch_operation fetch = {
-        .items = items,
-        .item_count = item_count,
-        .kv_head_count = layer->kv_head_count,
+        .items = first > 0 ? &part : lists->items,
+        .item_count = lists->item_count,
+        .kv_head_count = lists->head_count,
         .slots = cache->shown,
-        .counts = span_of(&cache->counts, layer->number * cache->layers.kv_head_count * sizeof(struct fetch_counts)),
-        .places = span_of(&cache->places, 0),
+        .counts = span_of(&cache->counts, counts * sizeof(struct fetch_counts)),
+        .places = span_of(&cache->places, places * cache->place_stride * sizeof(uint64_t)),
         .place_stride = cache->place_stride,
-        .at = *at};
+        .at = lists->at};
     cache->device->operations->fetch(stream, &fetch);
-    *place_stride = cache->place_stride;
-    return fetch.places;
+}
+
+struct span unit_cache_places(const struct unit_cache *cache, size_t *stride) {
+    *stride = cache->place_stride;
+    return span_of(&cache->places, 0);
 }
 
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *sum,

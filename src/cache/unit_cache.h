@@ -1,6 +1,6 @@
-/* unit_cache: slots of the device's memory above KV that lies in the host's.  Each KV head of a layer that chooses has
- * as many, for each sequence, which hold units of 8 tokens (device.h, unit_slots).  Where such layers differ, each has
- * what the largest of them takes.
+/* unit_cache: slots of the device's memory above KV that lies in the host's, all of it or what a step lists.  Each KV
+ * head of a layer that chooses has as many, for each sequence, which hold units of 8 tokens (device.h, unit_slots).
+ * Where such layers differ, each has what the largest of them takes.
  *
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
@@ -20,7 +20,7 @@ struct unit_cache_options {
     size_t sequence_capacity; /* of a step */
     uint64_t bytes;           /* of the device's memory, never exceeded */
 };
-/* STATUS_MEMORY: also where a KV head has no slot. */
+/* *cache NULL: the bytes hold no unit of each KV head. */
 enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;
 void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
@@ -30,11 +30,18 @@ void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
  * is shown. At most sequence_capacity. */
 void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations, size_t count,
                      uint64_t *places);
-/* Brings the units of a layer's lists into slots, by the stream: fetch of device.h, for items each of a sequence of its
- * own.  At most sequence_capacity items.  *place_stride: of the places that it returns, for attend_rows. */
-struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
-                             const struct rows_item *items, const uint64_t *generations, size_t item_count,
-                             const struct step_lists *at, size_t *place_stride);
+/* Units of a layer's lists, of items each of a sequence of its own. */
+struct unit_lists {
+    size_t layer_index, item_first, item_count; /* item_first: of the layer's, at most sequence_capacity */
+    const struct rows_item *items;              /* [item_count]; lists of all KV heads of the layer */
+    const uint64_t *generations;                /* [item_count] */
+    size_t head_first, head_count;              /* of which heads */
+    struct step_lists at;
+};
+/* Brings them into slots, by the stream: fetch of device.h. */
+void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const struct unit_lists *lists);
+/* Where attend_rows finds what was fetched: of the layer's items, uint64_t [item][KV head of the layer][*stride]. */
+struct span unit_cache_places(const struct unit_cache *cache, size_t *stride);
 /* What was counted since it was made; waits for the stream. */
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *counts,
                               struct error *error) STATUS_CHECKED;

@@ -444,11 +444,11 @@ static void count_bytes(struct step *step, uint64_t depth) {
     cost->host_bytes = step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
     if (step->plan->disk_directory != NULL) cost->disk_bytes = cost->kv_bytes + cost->key_index_bytes;
     if (!(step->model->machine->device_link > 0)) return;
-    cost->device_bytes = cost->key_index_bytes;
+    cost->device_bytes = cost->key_index_bytes + step->plan->unit_bytes;
     if (step->plan->disk_directory != NULL) return;
     const uint64_t layers = max_size(model_attention_layers(step->model->config), 1),
                    near = step->plan->rows_in_host ? cost->kv_bytes / layers * step->plan->near_layers : cost->kv_bytes;
-    cost->device_bytes += near + (step->plan->rows_in_host ? step->plan->unit_bytes : 0);
+    cost->device_bytes += near;
     cost->host_bytes = cost->kv_bytes - near;
 }
 

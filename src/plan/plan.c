@@ -780,11 +780,25 @@ static void take_rows(struct plan *plan, const struct model_config *config) {
         plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
 }
 
+/* K and V on disk: what the device's memory has beside the key index is slots, for rows that are chosen.  Chunks in 4
+ * bits, and rows that are computed again, are attended to where they lie. */
+static enum status place_units(struct plan *plan, const struct model_config *config, struct error *error) {
+    struct kv_cache_config cache;
+    plan->unit_bytes = 0;
+    if (plan->device_bytes == 0 || plan->select.method == NULL || plan->select.scan || plan->quantized_pages ||
+        plan_keeps_inputs(plan, config))
+        return STATUS_OK;
+    TRY(plan_cache_config(plan, config, &cache, error));
+    plan->unit_bytes = plan->device_bytes - kv_tier_device_bytes(&cache); /* which was held against it */
+    return STATUS_OK;
+}
+
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     uint64_t bytes_min, all;
     if (plan->disk_directory == NULL) return STATUS_OK;
     take_rows(plan, config);
+    TRY(place_units(plan, config, error));
     plan->host_bytes = plan->budget_bytes;
     if (plan->has_budget) return STATUS_OK;
     TRY(token_config(plan, config, &cache, error));

@@ -112,8 +112,8 @@ struct plan {
     /* Layers with windows keep all of K and V (cache/kv_windows.h): who measures goes back to lengths of its choice. */
     bool keeps_rows;
     size_t near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
-    /* With rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h), or for what is computed again
-     * (attention/bus_rebuild.h). */
+    /* With rows_in_host, or K and V on disk: of device_bytes, for slots of units (cache/unit_cache.h); the former also
+     * for what is computed again (attention/bus_rebuild.h). */
     uint64_t unit_bytes;
     uint64_t input_row_bytes;   /* the same: of a token and layer, kept beside the rows; 0: none are */
     uint64_t memory_bytes;      /* RAM that there is for plan_set_host_bytes; 0: what the system has available */

@@ -93,7 +93,7 @@ static void held_check(struct rig *rig, const struct plan *plan) {
     const uint64_t rotations = config->layer_count * config->kv_head_count * config->k_dimension *
                                config->k_dimension * sizeof(uint16_t), /* of codes, at most */
         work = forward_bytes(config, &forward) + attention_bytes(&attention) + rotations;
-    assert_in_range(counted.most, plan->device_bytes, plan->device_bytes + work);
+    assert_in_range(counted.most, plan->device_bytes, plan->device_bytes + plan->unit_bytes + work);
 }
 
 struct documented {
@@ -130,6 +130,7 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
             if (plan.device_bytes > 0) plan.host_bytes -= plan.device_bytes; /* no part of RAM's */
             if (rebuilds) plan.host_bytes += WORKSPACE;
+            if (keep != NULL) plan.unit_bytes = run == 1 ? 1 << 20 : 120 << 10; /* many slots; few */
         }
         count_device(rig.device[CUDA]);
         struct engine *engine = engine_open(&rig, CUDA, &plan);
@@ -153,6 +154,10 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
             if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
             assert_in_range(tier.host_bytes, run > 0, plan.host_bytes);
+            struct fetch_counts units;
+            assert_ok(engine_fetch_counts(engine, &units, &rig.error), rig.error);
+            assert_int_equal(units.hits > 0 && units.misses > 0, run > 0);
+            assert_int_equal(units.absent, 0);
         }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);
@@ -239,10 +244,13 @@ struct fetched {
     struct rebuild_statistics rebuilt;
     uint64_t kernels[FETCH_STEPS]; /* the third step is a graph that was captured before, the fifth one of both */
     uint64_t bytes;                /* of the card's memory, at any time */
+    uint64_t read_pages, last_listed, last_bus; /* the last two: units of the last step; not hits */
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
     static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 2, 2, 0, 2, 2, 0, 1, 2}; /* 2: both */
     struct sequence *sequences[2];
+    const struct prefill_request other = {.tokens = rig->tokens + 40, .token_count = 120};
+    struct fetch_counts before = {.hits = 0};
     const float *logits;
     float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
     struct device *device = rig->device[CUDA];
@@ -253,6 +261,9 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
         const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
         const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
         if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
+        if (i == FETCH_STEPS / 2 && !plan->rebuilds) /* two chunks that slots had are others now */
+            assert_ok(engine_prefill(engine, sequences[0], &other, NULL, &rig->error), rig->error);
+        assert_ok(engine_fetch_counts(engine, &before, &rig->error), rig->error);
         attention_force_rebuild(engine_attention(engine), i == 5 && rebuilt_chunks > 0 ? 3 : rebuilt_chunks);
         assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
                   rig->error);
@@ -262,6 +273,9 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     assert_ok(engine_fetch_counts(engine, &counts->units, &rig->error), rig->error);
     counts->reuse = attention_statistics(engine_attention(engine)).reuse;
     counts->rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    counts->last_bus = counts->units.misses + counts->units.direct - before.misses - before.direct;
+    counts->last_listed = counts->last_bus + counts->units.hits - before.hits;
+    counts->read_pages = engine_tier_statistics(engine).read_pages;
     if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
         assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
                          engine_kv_used_bytes(engine) * plan->near_layers);
@@ -301,12 +315,15 @@ static void units_are_fetched_from_ram(void **state) {
         struct {
             size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
             size_t rebuilt;                 /* of kvpr: chunks of two sequences of a step; 0: as it is timed */
-        } plans[3];
-    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0, 0}, {280 << 10, 0, 0}}}, /* many slots; few */
-                 {{"full", NULL, NULL}, {{280 << 10, 0, 0}}},                   /* nobody chooses; all attend to all */
-                 {{"kvpr", NULL, NULL}, {{300 << 10, 1, 9}, {220 << 10, 1, 5}, {280 << 10, 0, 0}}},
-                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0}}}, /* the first layer attends to all */
-                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0, 0}}}};      /* lists that are taken once more */
+            bool on_disk;                   /* RAM has what the steps lately listed */
+        } plans[4];
+    } cases[] = {{{"hata", CHOOSES, "160"}, /* many slots; few */
+                  {{4 << 20, 0, 0, false}, {280 << 10, 0, 0, false}, {4 << 20, 0, 0, true}, {280 << 10, 0, 0, true}}},
+                 {{"full", NULL, NULL}, {{280 << 10, 0, 0, false}}}, /* nobody chooses; all attend to all */
+                 {{"kvpr", NULL, NULL}, {{300 << 10, 1, 9, false}, {220 << 10, 1, 5, false}, {280 << 10, 0, 0, false}}},
+                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0, false}}}, /* the first attends to all */
+                 {{"clo", REUSES("0.2"), "160"}, /* lists that are taken once more */
+                  {{280 << 10, 0, 0, false}, {280 << 10, 0, 0, true}}}};
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
@@ -322,10 +339,19 @@ static void units_are_fetched_from_ram(void **state) {
         float *expected = fetched_steps(&rig, &plan, 0, &none);
         assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
         plan.rows_in_host = true;
-        for (size_t i = 0; i < 3 && cases[n].plans[i].unit_bytes > 0; i++) {
-            const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
+        for (size_t i = 0; i < 4 && cases[n].plans[i].unit_bytes > 0; i++) {
+            const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL,
+                       on_disk = cases[n].plans[i].on_disk;
+            struct scratch scratch;
             plan.unit_bytes = cases[n].plans[i].unit_bytes;
             plan.near_layers = cases[n].plans[i].near_layers;
+            if (on_disk) {
+                scratch_create(&scratch, SCRATCH_MEMORY);
+                plan.rows_in_host = false;
+                assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+                assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
+                          rig.error);
+            }
             float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt > 0 ? 5 : 0, &counts);
             const struct fetch_counts units = counts.units;
             assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
@@ -335,11 +361,20 @@ static void units_are_fetched_from_ram(void **state) {
             assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
             if (!is_few) assert_true(units.hits > units.misses);
             if (n == 0 && is_few) assert_true(units.misses > units.hits / 4); /* slots are too few */
+            /* Without slots all that is listed would come over the bus; here what misses, and what is direct. */
+            const uint64_t bus = units.misses + units.direct;
+            if (n == 0 && !is_few) assert_in_range(counts.last_bus, 1, counts.last_listed / 2);
+            if (n == 0) assert_in_range(bus, 1, (bus + units.hits) * (is_few ? 2 : 1) / 2);
+            assert_int_equal(counts.read_pages > 0, on_disk);
             /* Slots or a workspace in place of the rows of far layers, at every instant. */
             const uint64_t far = tiny.layer_count - plan.near_layers, rows = far * 3 * CONTEXT * 2 * 32 * 2 * 2;
             assert_in_range(counts.bytes + rows, none.bytes + (chooses || rebuilds), none.bytes + plan.unit_bytes);
             if (rebuilds) rebuilt_check(&none, &counts, cases[n].plans[i].rebuilt);
             free(found);
+            if (!on_disk) continue;
+            free((char *)plan.disk_directory);
+            plan.disk_directory = NULL;
+            scratch_destroy(&scratch);
         }
         free(expected);
         plan_deinit(&plan);
