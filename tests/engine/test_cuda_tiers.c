@@ -3,6 +3,10 @@
 #include "../platform/scratch.h"
 #include "cache/inputs.h"
 #include "cuda_rig.h"
+#include "platform/io_file.h"
+
+#include <errno.h>
+#include <stdatomic.h>
 
 #define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
 
@@ -96,6 +100,35 @@ static void held_check(struct rig *rig, const struct plan *plan) {
     assert_in_range(counted.most, plan->device_bytes, plan->device_bytes + plan->unit_bytes + work);
 }
 
+static struct io_fault read_breaks(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
+    (void)path, (void)offset, (void)bytes;
+    atomic_size_t *left = context; /* reads that go well; SIZE_MAX: all */
+    if (call != IO_CALL_READ || atomic_load(left) == SIZE_MAX) return (struct io_fault){0, SIZE_MAX};
+    return (struct io_fault){atomic_fetch_sub(left, 1) == 0 ? EIO : 0, SIZE_MAX};
+}
+
+/* A read of K and V that breaks ends the step, and nothing of it is attended to. */
+static void broken_read_check(struct rig *rig, const struct plan *plan, size_t length) {
+    atomic_size_t left = SIZE_MAX;
+    const struct io_faults faults = {&left, read_breaks};
+    const struct engine_options options = {.io_faults = &faults};
+    struct fetch_counts units;
+    struct engine *engine;
+    struct sequence *sequence;
+    const float *logits;
+    assert_ok(engine_create(&engine, rig->model[CUDA], plan, &options, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(sequence_attach(sequence, rig->tokens, length - 1, &rig->error), rig->error);
+    const size_t had = (size_t)sequence_length(sequence);
+    const struct prefill_request request = {.tokens = rig->tokens + had, .token_count = length - had};
+    atomic_store(&left, 3);
+    assert_int_equal(engine_prefill(engine, sequence, &request, &logits, &rig->error), STATUS_IO);
+    assert_ok(engine_fetch_counts(engine, &units, &rig->error), rig->error);
+    assert_true(units.hits + units.absent == 0 && atomic_load(&left) == SIZE_MAX); /* it did break */
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
 struct documented {
     const char *family, *preset, *settings, *keep;
 };
@@ -132,6 +165,7 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             if (rebuilds) plan.host_bytes += WORKSPACE;
             if (keep != NULL) plan.unit_bytes = run == 1 ? 1 << 20 : 120 << 10; /* many slots; few */
         }
+        if (run == 2 && keep != NULL && !differs) broken_read_check(&rig, &plan, length);
         count_device(rig.device[CUDA]);
         struct engine *engine = engine_open(&rig, CUDA, &plan);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
