@@ -248,7 +248,7 @@ bench_row() {
         # of a layer q k v, attention, output, gate and up, down; of the last one q k v
         right = right && products >= passes * (layers * 5 - 4) && alone == (tuned ? products : 0)
       }
-      if (units != "") what = what " KV in RAM"
+      if (units != "" && field("kv_chunks") == "") what = what " KV in RAM"
       if (units != "" && field("select") != "all") {
         fetched = fetched sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
         right = right && units > 0 && field("kv_unit_hits") > 0

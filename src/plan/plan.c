@@ -785,8 +785,8 @@ static void take_rows(struct plan *plan, const struct model_config *config) {
 static enum status place_units(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     plan->unit_bytes = 0;
-    if (plan->device_bytes == 0 || plan->select.method == NULL || plan->select.scan || plan->quantized_pages ||
-        plan_keeps_inputs(plan, config))
+    if (plan->device_bytes == 0 || plan->select.method == NULL || plan->select.method == &select_all ||
+        plan->select.scan || plan->quantized_pages || plan_keeps_inputs(plan, config))
         return STATUS_OK;
     TRY(plan_cache_config(plan, config, &cache, error));
     plan->unit_bytes = plan->device_bytes - kv_tier_device_bytes(&cache); /* which was held against it */
