@@ -11,7 +11,7 @@
 /* A kind of steps, as numbers: what a graph of them has in it.  The first is its class, which says what operations
  * there are. */
 enum {
-    KIND_NUMBERS = 6 + 3 * PLACE_POOLS, /* the class, the stream's ways, lists and pools */
+    KIND_NUMBERS = 5 + 3 * PLACE_POOLS, /* the class, lists, tokens and pools */
     ROW_NUMBERS = 3,                    /* slots of units; where its states come from and go */
     TABLE_NUMBERS = 3                   /* where a row's places in a layer are, and of blocks of its key index */
 };

@@ -262,8 +262,8 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     count_no_more(rig->device[CUDA]);
     const struct step_graph_counts counts = engine_step_graph_counts(engine);
     const struct cuda_counts now = device_cuda_counts(rig->device[CUDA]);
-    /* What is cut has other slots.  Blocks that score are for at most twice the tokens: 128, 256, 128 again; of two ways
-     * neither has a graph before. */
+    /* What is cut has other slots.  Blocks that score are for at most twice the tokens: 128, 256, 128 again; of two
+     * ways neither has a graph before. */
     const size_t moved = 1 + (!chooses ? plan->rows_in_host : has_states ? 0U : 2U);
     assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 * ways);
     assert_int_equal(counts.changes - before.changes, observed ? 0 : moved);
