@@ -116,7 +116,7 @@ class Tab:
     def js(self, function, *arguments):
         """What a function of the page gives for these arguments; a promise's value."""
         code = f"({function})(...{json.dumps(arguments)})"
-        told = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
+        told = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True, userGesture=True)
         if "exceptionDetails" in told:
             raise AssertionError(told["exceptionDetails"]["exception"].get("description", function))
         return told["result"].get("value")
@@ -179,16 +179,21 @@ class Tab:
                 return False
         self.until(is_there)
 
-    def click(self, selector, at=0):
-        """With the mouse, where it is seen."""
-        found = self.js("""(s, at) => { const e = [...document.querySelectorAll(s)].filter((e) => e.checkVisibility()).at(at);
-            if (!e) return s + ' is not seen'; e.scrollIntoView({block: 'nearest'}); const b = e.getBoundingClientRect();
-            const x = b.x + b.width / 2, y = b.y + b.height / 2, top = document.elementFromPoint(x, y);
-            return e.contains(top) || top?.contains(e) ? [x, y] : s + ' lies under ' + top?.outerHTML.slice(0, 80); }""", selector, at)
-        assert isinstance(found, list), found
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=found[0], y=found[1],
-                      **({} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}))
+    def click(self, selector, at=0, name=None):
+        """Of those that are seen, and have the name where one is given."""
+        why = self.clicks(selector, at, name)
+        assert why == "", why
+
+    def clicks(self, selector, at=0, name=None):
+        """Why not, or "".  Found and clicked within one turn of the page, which may draw its lists anew before the next one."""
+        return self.js("""(s, at, name) => { const e = [...document.querySelectorAll(s)].filter((e) => e.checkVisibility() &&
+            (name === null || e.textContent === name || e.getAttribute('aria-label') === name)).at(at);
+            if (!e) return `${s} ${name ?? ''} is not seen`; e.scrollIntoView({block: 'nearest'}); const b = e.getBoundingClientRect();
+            const top = document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2);
+            if (!e.contains(top) && !top?.contains(e)) return s + ' lies under ' + top?.outerHTML.slice(0, 80);
+            const focused = e.closest('button, input, textarea, select, a, summary, [tabindex]');
+            if (focused) focused.focus(); else document.activeElement.blur();
+            e.click(); return ''; }""", selector, at, name)
 
     def focus(self, selector):
         self.js("(s) => document.querySelector(s).focus()", selector)

@@ -108,11 +108,7 @@ class Driven(unittest.TestCase):
 
     def button(self, name, within=""):
         """Presses the last one of this name, once it is there."""
-        self.tab.until(lambda: self.tab.js("""(name, within) => { document.querySelectorAll('[data-tested]').forEach((e) => delete e.dataset.tested);
-            const found = [...document.querySelectorAll(within + ' button')].filter((b) => b.checkVisibility() &&
-            (b.textContent === name || b.getAttribute('aria-label') === name)).at(-1);
-            if (found) found.dataset.tested = '1'; return Boolean(found); }""", name, within))
-        self.tab.click("[data-tested]")
+        self.tab.until(lambda: self.tab.clicks(within + " button", -1, name) == "")
 
     def names(self):
         return self.tab.texts("#conversations .name")
@@ -122,8 +118,7 @@ class Driven(unittest.TestCase):
         return red > 1.5 * green
 
     def conversation(self, name):
-        at = self.names().index(name)
-        self.tab.click("#conversations .name", at)
+        self.tab.click("#conversations .name", name=name)
         self.tab.until(lambda: self.tab.texts(NOW) == [name])
 
     def server_json(self, path):
@@ -428,7 +423,7 @@ class Page(Driven):
 
     def open_in(self, tab, name):
         tab.until(lambda: self.row_of(name, tab) == "on the server")
-        tab.click("#conversations .name", tab.texts("#conversations .name").index(name))
+        tab.click("#conversations .name", name=name)
         tab.until(lambda: tab.texts(NOW) == [name])
 
     def ask_in(self, tab, words):
@@ -849,7 +844,11 @@ class Page(Driven):
         self.ask("Which colour?")
         self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 6\d\d known")
         self.assertEqual(self.tab.posted("chat")[-1]["messages"][0]["content"], DOCUMENT + "Listed.\n\nWhich colour?")
-        self.button("Delete from the server: listed.txt")
+        delete = "Delete from the server: listed.txt"
+        self.tab.focus(f"[aria-label='{delete}']")
+        self.tab.js("() => saved.refresh()")
+        self.assertEqual(self.tab.focused(), delete)
+        self.button(delete)
         self.tab.until(lambda: self.saved_row("listed.txt") == "")
         self.assertNotIn("listed.txt", [d["name"] for d in self.server_json("/v1/loam/documents")["data"]])
 

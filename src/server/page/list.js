@@ -125,18 +125,14 @@ const list = (() => {
 
   const all = () => [...kept.all(), ...remote.others()].sort((a, b) => b.used - a.used);
 
-  /** The focus stays where it was. */
   function draw() {
     if (renaming) return;
-    const focused = document.activeElement, place = $("conversations").contains(focused)
-      ? [focused.closest("li").dataset.id, [...focused.parentElement.children].indexOf(focused)] : null;
-    const undoing = focused.id === "undo";
+    const undoing = document.activeElement.id === "undo";
     const undoes = removed ? element("li", { class: "removed" }, element("span", {}, "Deleted: " + nameOf(removed)),
       element("button", { type: "button", id: "undo", onclick: undo }, "Undo")) : null;
-    $("conversations").replaceChildren(...(undoes ? [undoes] : []), ...all().map(row));
+    drawRows($("conversations"), [...(undoes ? [undoes] : []), ...all().map(row)]);
     $("conversations-none").hidden = all().length > 0;
     if (undoing) $("undo")?.focus();
-    else if (place) $("conversations").querySelector(`[data-id="${place[0]}"]`)?.children[place[1]]?.focus();
   }
 
   const tell = (words) => { $("list-error").textContent = words; };

@@ -49,7 +49,7 @@ const saved = (() => {
     const act = (sign, what, how) => element("button",
       { type: "button", class: "act", title: what, "aria-label": `${what}: ${name}`, onclick: () => how(document, item) }, sign);
     const used = ago(Date.now() / 1000 - document.used);
-    const item = element("li", {}, element("span", { class: "name", title: name }, name),
+    const item = element("li", { "data-id": document.id }, element("span", { class: "name", title: name }, name),
       document.name in names || document.damaged ? null : act("Ask", "Ask about this document", ask), act("×", "Delete from the server", remove),
       element("span", { class: "more" }, `${count(document.token_count)} tokens · ${size(document.bytes)} · ${used}`),
       element("span", { class: "error", role: "alert", hidden: !document.damaged }, document.damaged ? "damaged: " + document.damaged : ""));
@@ -59,7 +59,7 @@ const saved = (() => {
   function draw(documents, saves) {
     documents = documents.filter((d) => d.token_count > 0 || d.damaged); // the others are being written
     const bytes = documents.reduce((sum, d) => sum + d.bytes, 0);
-    $("saved-documents").replaceChildren(...documents.sort((a, b) => b.used - a.used).map(row));
+    drawRows($("saved-documents"), documents.sort((a, b) => b.used - a.used).map(row));
     $("saved-note").classList.remove("error");
     $("saved-note").textContent = !saves ? "None: loam serve --kv-disk DIR keeps what was read." : documents.length > 0
       ? `${size(bytes)} on the server’s disk. A question about one of these reads nothing again.` : "Nothing yet: drop a file.";

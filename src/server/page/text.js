@@ -14,6 +14,14 @@ function element(name, attributes, ...children) {
   return made;
 }
 
+/** Rows of a list, drawn anew: the focus stays on the same row's. */
+function drawRows(list, rows) {
+  const focused = document.activeElement, place = list.contains(focused)
+    ? [focused.closest("li").dataset.id, [...focused.parentElement.children].indexOf(focused)] : null;
+  list.replaceChildren(...rows);
+  if (place) list.querySelector(`[data-id="${place[0]}"]`)?.children[place[1]]?.focus();
+}
+
 /** waits: until no answer is on its way. */
 function button(label, title, act, waits) {
   return element("button", { type: "button", title, class: waits && "waits", onclick: act }, label);
