@@ -11,8 +11,9 @@
  *   write      attention_end_layer: chunks that are full go to the disk behind the computation
  *
  * Where all KV is in memory there is nothing to fetch, prefetch, release or write.  Rows whose context is short, layers
- * below dense_layers, sliding windows and prompts attend to everything.  Several rows of a sequence that choose go in
- * parts of a few rows, as many as there are lists for. */
+ * below dense_layers, sliding windows and prompts attend to everything; the first by lists of everything where others
+ * choose in a graph.  Several rows of a sequence that choose go in parts of a few rows, as many as there are lists for.
+ */
 #include "attention/attention.h"
 
 #include <stdlib.h>
@@ -336,17 +337,31 @@ static void step_query_init(struct step_query *layer, const struct attention *at
     layer->limits = attention->limits.list + index * step->row_count * options->kv_head_count;
 }
 
-/* The limits of all layers' lists; chooses: in the last layer that may.  *fits false: rows are of both kinds. */
+/* Some row chooses; *fits false: another one, which sees everything, has more of it than slots. */
+static bool some_choose(const struct attention *attention, const struct attention_step *step, bool *fits) {
+    const uint64_t most = attention->units != NULL ? unit_cache_tokens(attention->units) : UINT64_MAX;
+    uint64_t seen = 0;
+    bool chooses = false;
+    for (size_t i = 0; i < step->row_count; i++) {
+        const uint64_t position = step->items[i].position_first;
+        if (!select_row_sees_all(attention->select, step->rules[i], position))
+            chooses = true;
+        else if (position >= seen)
+            seen = position + 1;
+    }
+    *fits = *fits && (!chooses || seen <= most);
+    return chooses;
+}
+
+/* The limits of all layers' lists; chooses: in the last layer that may. */
 static enum status plan_step(struct attention *attention, struct stream *stream, const struct attention_step *step,
-                             struct attention_shape *kind, bool *fits, struct error *error) {
+                             struct attention_shape *kind, struct error *error) {
     struct choice *choice = &attention->choice;
     for (size_t index = 0; index < attention->options.layer_count; index++) {
         struct step_query layer;
         step_query_init(&layer, attention, step, index);
         select_limits(attention->select, &layer.query, choice, layer.limits);
         if (choice->everything) continue;
-        *fits = choice->chosen_count == 0 || choice->dense_count == 0;
-        if (!*fits) return STATUS_OK;
         kind->chooses = choice->chosen_count != 0;
         if (attention->reuse != NULL)
             TRY(reuse_limits(attention->reuse, stream, &layer.query, choice, layer.limits, &kind->lists[2], error));
@@ -381,7 +396,10 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     if (attention->bus != NULL) bus_rebuild_prepare(attention->bus, stream, step, places, fits);
     if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
     TRY(reserve_step(attention, stream, step->row_count, error));
-    TRY(plan_step(attention, stream, step, kind, fits, error));
+    choice->lists_everything = some_choose(attention, step, fits);
+    const enum status planned = plan_step(attention, stream, step, kind, error);
+    choice->lists_everything = false;
+    TRY(planned);
     *fits = *fits && !(kind->chooses && is_watched(step));
     if (!*fits || !kind->chooses) return STATUS_OK;
     attention->limits.are_planned = true;
@@ -419,11 +437,13 @@ void attention_begin_capture(struct attention *attention) {
     attention->choice.captured.limits = span_of(&attention->limits.buffer, 0);
     attention->choice.captured.tokens = attention->limits.tokens;
     attention->choice.list_stride = attention->limits.list_stride;
+    attention->choice.lists_everything = attention->limits.are_planned;
 }
 
 void attention_end_capture(struct attention *attention) {
     attention->choice.captured = (struct step_lists){.step = {.buffer = NULL}};
     attention->choice.list_stride = 0;
+    attention->choice.lists_everything = false;
 }
 
 void attention_show_layer(struct stream *stream, const struct attention_rows *rows) {

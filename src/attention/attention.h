@@ -173,14 +173,14 @@ struct attention_step {
 };
 /* What a captured step cannot differ in, beside its page tables. */
 struct attention_shape {
-    bool chooses;      /* all its rows do, in the layers that choose; else none does */
+    bool chooses;      /* some row does; those that see everything then have it as lists in the layers that choose */
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
     uint64_t tokens;   /* of rows that choose, at most: the longest one's and what it may grow by */
 };
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
  * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has; or what of it is computed
- * again.  *fits false: it cannot be a graph, as some of its rows choose and others see everything, or somebody watches
- * what they choose. STATUS_MEMORY */
+ * again.  *fits false: it cannot be a graph, as somebody watches what its rows choose, or as one that sees everything
+ * beside others that choose has more of it in RAM than slots. STATUS_MEMORY */
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
                                    bool *fits, struct error *error) STATUS_CHECKED;

@@ -94,6 +94,7 @@ struct choice {
      * step that is run. */
     struct step_lists captured;
     size_t list_stride;
+    bool lists_everything; /* of such a step: rows that see everything are chosen ones, without candidates */
     size_t *slots; /* [chosen_count]: of their sequences (dial.h), where has_slots */
     bool has_slots;
     struct select_statistics statistics;

@@ -502,6 +502,7 @@ enum status reuse_capture(struct reuse *reuse, const struct select *select, stru
 void reuse_note_step(struct reuse *reuse, const struct choice_query *query, const struct step_list *limits) {
     const size_t heads = query->operation->kv_head_count;
     for (size_t row = 0; row < query->operation->item_count; row++) {
+        if (limits[row * heads].candidate_end == 0) continue; /* it sees everything */
         struct held *held = held_of(reuse, slot_of(reuse, query->sequences[row]), query->layer_index);
         for (size_t head = 0; head < heads; head++) {
             held[head].seen = query->operation->items[row].position_first;

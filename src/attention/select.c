@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "attention/choice.h"
 #include "attention/dial.h"
@@ -473,8 +474,15 @@ static void plan_item_row(const struct select *select, const struct choice_query
     *candidates = (struct select_item){.view = item->view, .row = item->row_first + row, .position = position};
     choice->statistics.visible += (position + 1) * heads;
     choice->slots[choice->chosen_count] = choice->has_slots ? dial_slot(select->dial, query->sequences[index]) : 0;
-    if (plan_heads(select, query, query->rules[index], choice->slots[choice->chosen_count], candidates,
-                   choice->picks + choice->chosen_count * heads)) {
+    uint64_t *picks = choice->picks + choice->chosen_count * heads;
+    const bool chooses =
+        plan_heads(select, query, query->rules[index], choice->slots[choice->chosen_count], candidates, picks);
+    if (!chooses && choice->lists_everything) {
+        memset(picks, 0, heads * sizeof *picks);
+        candidates->candidate_begin = candidates->candidate_end = 0;
+        candidates->picks = picks;
+    }
+    if (chooses || choice->lists_everything) {
         choice->chosen_items[choice->chosen_count] = index;
         choice->chosen[choice->chosen_count] =
             (struct rows_item){.view = item->view,

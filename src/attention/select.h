@@ -6,8 +6,8 @@
  * step of a layer builds the key index of the new rows (select_append), scores and takes the best (select_choose), and
  * attends to the chosen rows (select_attend_chosen); attention.h calls them.
  *
- *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all,
- *      bit for bit on the reference kernels too, because the same rows go through the same ranges in the same order.
+ *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all or in a
+ *      graph, because the same rows go through the same ranges in the same order (device.h, attend_rows).
  *   2  The key index depends on the stored KV only (h2o's mass apart), so building it again changes nothing: after
  *      truncation, in any blocks, when the method is changed.
  *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.

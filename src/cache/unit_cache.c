@@ -251,6 +251,8 @@ void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const str
     cache->device->operations->fetch(stream, &fetch);
 }
 
+uint64_t unit_cache_tokens(const struct unit_cache *cache) { return cache->slot_count * (uint64_t)KV_BLOCK_TOKENS; }
+
 struct span unit_cache_places(const struct unit_cache *cache, size_t *stride) {
     *stride = cache->place_stride;
     return span_of(&cache->places, 0);

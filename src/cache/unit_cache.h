@@ -24,6 +24,7 @@ struct unit_cache_options {
 enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;
 void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
+uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that a KV head has slots for */
 
 /* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are
  * empty. places: out, [count], or NULL: which of the sequence_capacity ones each has, as long as no other sequence

@@ -500,7 +500,8 @@ struct softmax_sum {
 /* Attends with each KV head to the rows of its list alone, so all other chunks may be nowhere.  An item may be one KV
  * head of a row: kv_head_count is 1, head_count the group, q and out are [rows * KV heads][group heads], and
  * view.chunks (quantized, key index) begin at head * chunk_stride.  A row's heads may come in any order, in any number
- * of operations, and give the same bits. */
+ * of operations, and give the same bits; a list of all that the row sees, in its order, gives those of attend, where no
+ * scores are wanted and no chunk is in 4 bits. */
 struct attend_rows_operation {
     struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;

@@ -236,8 +236,9 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     const bool chooses = plan->select.method != &select_all;
     const bool has_states = rig->model[CUDA]->config.state.layer_count > 0;
     const size_t ways = has_states ? 2 : 1, steps = has_states ? GRAPH_STEPS_MAX : GRAPH_STEPS;
-    /* One beyond a window of 40; a few rows go by the products of steps, which cost the executor least. */
-    const size_t lengths[3] = {chooses ? 126 : has_states ? 4 : 60, chooses ? 80 : 1, chooses ? BLOCK : 6};
+    /* One beyond a window of 40; a few rows go by the products of steps, which cost the executor least.  Of three that
+     * choose the last one does from the third step on, beyond its 64 tokens. */
+    const size_t lengths[3] = {chooses ? 126 : has_states ? 4 : 60, chooses ? 80 : 1, chooses ? 62 : 6};
     struct engine *engine = engine_open(rig, CUDA, plan);
     struct sequence *sequences[3];
     const float *logits;

@@ -186,8 +186,7 @@ static void steps(struct rig *rig, bool queued) {
             assert_ok(engine_step(rig->engine[i], members[i], tokens, count, &logits, &rig->error),
                       rig->error);
             /* The host waits for the logits, and for nothing else; where memory for lists grows, in a first step, and
-             * where lists are kept, in one that is no graph since some of its rows see everything, or whose lists have
-             * moved. */
+             * where lists are kept, in one that is no graph, or whose lists have moved. */
             const struct step_graph_counts now = engine_step_graph_counts(rig->engine[GRAPH]);
             const bool is_graph = now.launches > before.launches && now.changes == before.changes;
             if (queued && i == GRAPH && (t > 0 || !rig->chooses) && (is_graph || !rig->reuses))
@@ -201,7 +200,7 @@ static void steps(struct rig *rig, bool queued) {
             }
         }
         free(expected);
-        if (t > 0 && !rig->chooses) rig->launches++; /* at least; rows that choose and others are no graph */
+        if (t > 0 && !rig->chooses) rig->launches++; /* at least; where a first row comes to choose it is none */
     }
     for (size_t s = 0; s < SEQUENCES && is_watched; s++)
         if (rig->sequences[GRAPH][s] != NULL) maps_compare(rig, s);
@@ -260,7 +259,7 @@ static void trace(uint64_t seed, const char *const setting[3]) {
         size_t count = 0;
         for (size_t s = 0; s < SLOTS; s++) {
             const bool is_there = rig.sequences[GRAPH][s] != NULL;
-            if (!is_there && random_below(&rig.random, 12) == 0) prompt(&rig, s, 64); /* all choose */
+            if (!is_there && random_below(&rig.random, 12) == 0) prompt(&rig, s, 1); /* some choose */
             if (is_there && (random_below(&rig.random, 40) == 0 || sequence_length(rig.sequences[GRAPH][s]) == CONTEXT))
                 leave(&rig, s);
             if (rig.sequences[GRAPH][s] == NULL) continue;

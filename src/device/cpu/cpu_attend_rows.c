@@ -4,9 +4,8 @@
  *   finish   partials merged in the order of the ranges                    a KV head of a row
  *
  * Units are drawn as tickets; where they are cut depends on the lengths of the lists alone (invariant 1 of
- * cpu_device_internal.h).  A list of all rows goes through the ranges that dense attention cuts, so that it gives
- * the same sums where a kernel attends to a list as it does to a range.  Several rows are taken in
- * batches whose scratch is bounded. */
+ * cpu_device_internal.h).  A list of all rows goes through the ranges that dense attention cuts, and its kernel, and so
+ * gives the same sums.  Several rows are taken in batches whose scratch is bounded. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
@@ -120,9 +119,20 @@ static void find_units(const struct rows_run *run, const struct rows_part *part,
     }
 }
 
+/* The list is all that the row sees, in its order: dense attention's kernel takes it, from where the view says. */
+static bool is_everything(const struct rows_run *run, const struct rows_part *part) {
+    const struct rows_item *item = &run->items[part->item];
+    if (item->lists[part->head].count != item->position + 1 || cpu_places(item->view.quantized) != NULL ||
+        span_exists(run->operation->scores))
+        return false;
+    for (size_t i = 0; i < part->count; i++)
+        if (part->list[i] != part->begin + i) return false; /* copies lie as they came (attention/list_buffer.h) */
+    return true;
+}
+
 static void find_chunks(const struct rows_run *run, size_t unit, struct rows_thread *thread, size_t which) {
     const struct rows_part part = part_of(run, unit);
-    const bool has_places = span_exists(run->operation->places);
+    const bool has_places = span_exists(run->operation->places) && !is_everything(run, &part);
     thread->rows[which] = has_places ? thread->renamed[which] : part.list;
     if (has_places)
         find_units(run, &part, thread->chunks[which], thread->renamed[which]);
@@ -137,17 +147,20 @@ struct rows_piece {
     float *partial, *scores; /* scores: NULL where none are wanted */
 };
 
+static const float *query_of(const struct rows_run *run, const struct rows_part *part) {
+    return cpu_floats(run->operation->q) + run->items[part->item].row * run->operation->q_stride +
+           part->head * run->group * run->kv->k_dimension;
+}
+
 static void attend_piece(const struct rows_run *run, const struct rows_part *part, const struct rows_piece *piece,
                          size_t then, const struct rows_thread *thread, uint8_t *scratch) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
-    const struct rows_item *item = &run->items[part->item];
     struct attention_gather_args args = {
         .layout = run->kv,
         .chunks = (const void *const *)thread->chunks[thread->current],
         .rows = thread->rows[thread->current] + piece->first,
         .row_count = piece->count,
-        .q = cpu_floats(run->operation->q) + item->row * run->operation->q_stride +
-             part->head * run->group * run->kv->k_dimension,
+        .q = query_of(run, part),
         .q_stride = run->kv->k_dimension,
         .group = run->group,
         .scale = run->operation->scale,
@@ -178,6 +191,27 @@ static void merge_partial(const struct rows_run *run, float *target, const float
                                          source, source + group, source + 2 * group, dimension);
 }
 
+static void attend_everything(const struct rows_run *run, const struct rows_part *part,
+                              const struct rows_thread *thread, float *partial) {
+    const struct attend_rows_operation *operation = run->operation;
+    run->device->kernels.attention.decode(&(struct attention_decode_args){
+        .layout = run->kv,
+        .chunks = (const void *const *)thread->chunks[thread->current],
+        .row_begin = part->begin,
+        .row_end = part->begin + part->count,
+        .q = query_of(run, part),
+        .q_stride = run->kv->k_dimension,
+        .group = run->group,
+        .scale = operation->scale,
+        .softcap = operation->softcap,
+        .m = partial,
+        .s = partial + run->group,
+        .o = partial + 2 * run->group,
+        .o_stride = run->kv->v_dimension,
+        .scratch = thread->scratch,
+    });
+}
+
 /* The first of the group's query heads, among those of all items. */
 static size_t query_head(const struct rows_run *run, size_t item, size_t kv_head) {
     size_t index = (size_t)(run->items - run->operation->items) + item;
@@ -191,6 +225,10 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, co
     const struct rows_item *item = &run->items[part.item];
     float *partial = run->partials + unit * run->partial_stride;
     ASSERT(part.list[part.count - 1] <= item->position);
+    if (is_everything(run, &part)) {
+        attend_everything(run, &part, thread, partial);
+        return;
+    }
     float *scores = NULL;
     if (cpu_floats(operation->scores) != NULL)
         scores = cpu_floats(operation->scores) + query_head(run, part.item, part.head) * operation->scores_stride +
@@ -301,9 +339,10 @@ static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
     }
     run->thread_bytes = 2 * align_up(run->chunk_count * sizeof(void *), 64) +
                         2 * align_up(run->range_rows * sizeof(uint32_t), 64) +
-                        align_up(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
-                                          kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
-                                     run->partial_stride * sizeof(float),
+                        align_up(max_size(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
+                                                   kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
+                                              run->partial_stride * sizeof(float),
+                                          kernels->decode_scratch_bytes(run->group, run->kv)),
                                  64);
     const size_t partials =
         layout_offset(&parts, run->units[PHASE_ATTEND], run->partial_stride * sizeof *run->partials);
