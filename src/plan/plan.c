@@ -673,10 +673,11 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
     if (bound.is_device)
         return error_set(error, STATUS_MEMORY,
                          "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: try -c "
-                         "%llu%s or --kv-disk DIR",
+                         "%llu or more, which RAM holds then%s or --kv-disk DIR",
                          (unsigned long long)tokens, bytes_text(wanted, needed, sizeof needed),
                          bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
-                         (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
+                         (unsigned long long)(kv_chunks_of(tokens) * KV_CHUNK_TOKENS),
+                         plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
                      "--kv-host%s or --kv-disk DIR",

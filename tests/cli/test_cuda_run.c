@@ -109,6 +109,10 @@ static void test_faults(void **state) {
     expect_failure("memory=14M", "cuda", NULL, 5, "of 14.00 MiB are free, device memory of");
     expect_failure("memory=13500K", "cuda", NULL, 5, "KV cache: cuda: ");
     expect_failure("memory=13500K", "cuda", NULL, 5, "try a smaller -c, or fewer layers on cuda (-ngl)");
+    /* a context that was not given is cut to the card; one that is given may lie in RAM */
+    assert_int_equal(setenv("LOAM_ARG_KV_DEVICE", "64K", 1), 0);
+    expect_failure("seed=1", "cuda", "--ctx-size=0", 5, "which hold 0 tokens: try -c 64 or more, which RAM holds");
+    assert_int_equal(unsetenv("LOAM_ARG_KV_DEVICE"), 0);
     expect_failure("seed=1", "cuda", "--preset=hata", 1,
                    "select=hash: the cuda device cannot choose so: try --set page=8");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,
