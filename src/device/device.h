@@ -173,6 +173,21 @@ struct update_places_operation {
     struct span table;                /* uint32_t */
     const struct place_delta *deltas; /* [count], host memory; no index twice */
     size_t count;
+    /* Or, in a graph, with no deltas of its own: those that MEMORY_SHARED has when the operation runs (host_turn), at
+     * most `count`.  struct place_delta [1 + count], of which the first one's index says how many follow it. */
+    struct span written;
+};
+
+/* In a graph alone: the host's turn.  When all operations in front of it are done, and before any behind it begins,
+ * `take` is called, once for each launch, by the thread that waits for the stream: in stream_synchronize, ticket_wait
+ * or whatever else waits for all that is on it.  MEMORY_SHARED and what lists need are then the host's, as after a
+ * synchronisation, and what it writes to MEMORY_SHARED is what operations behind it read.  take puts nothing on that
+ * stream and waits for nothing of it, and allocates and releases no memory of the device; it may copy on another
+ * stream.  It always returns: what fails is its caller's to remember.  A device that breaks does not call it again. */
+struct host_turn_operation {
+    void (*take)(void *context, size_t number);
+    void *context;
+    size_t number;
 };
 
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
@@ -481,7 +496,7 @@ extern const struct counter_table fetch_counters;
  * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
  * that are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The
  * rows are the only ones of their sequences. Lists are whole units, but for the last. What a slot has is never the
- * only copy; slots are emptied when their sequence is cut back. */
+ * only copy, but its chunk may be nowhere as long as it is there; slots are emptied when their sequence is cut back. */
 struct fetch_operation {
     const struct rows_item *items;
     size_t item_count, kv_head_count;
@@ -489,6 +504,9 @@ struct fetch_operation {
     struct span counts;             /* struct fetch_counts [kv_head_count], added to */
     struct span places;  /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
     size_t place_stride; /* at least the units of the longest list */
+    /* MEMORY_SHARED, uint8_t [item_count][kv_head_count][place_stride], or none.  Out, in place of all the above: 1 for
+     * each unit that a fetch would read where its chunk lies in the host's memory, or find nowhere; 0: it would not. */
+    struct span missing;
     struct step_lists at;
 };
 
@@ -717,15 +735,15 @@ struct device_operations {
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
-     * route, matmul_experts, convolve, delta, gate, gather, keep_rows, append, attend, key_index_build, compare_labels,
-     * choose, fetch, attend_rows, beside, nothing else; choose, fetch and attend_rows without results for the host but
-     * the places of lists. What they name in the host's memory is as it was then; what differs from launch to launch is
-     * in the rows of the step and the limits of its lists. Spans of theirs are the same or share nothing, but for parts
-     * of rows of one that convolve and delta read. After a launch KV, states, MEMORY_SHARED, and what lists that are
-     * kept need have what was written; of other memory that they write it may be anything, since a device may run
-     * several operations as one. graph_end: *graph is NULL, or one of the stream whose memory and nodes the new one may
-     * take over, of which no launch is under way, and which is gone afterwards; NULL unless STATUS_OK. graph_destroy:
-     * no launch is under way; NULL is allowed. */
+     * route, matmul_experts, convolve, delta, gate, gather, keep_rows, update_places, append, attend, key_index_build,
+     * compare_labels, choose, fetch, attend_rows, beside, host_turn, nothing else; choose, fetch and attend_rows
+     * without results for the host but the places of lists. What they name in the host's memory is as it was then; what
+     * differs from launch to launch is in the rows of the step and the limits of its lists. Spans of theirs are the
+     * same or share nothing, but for parts of rows of one that convolve and delta read. After a launch, and in the
+     * host's turns, KV, states, MEMORY_SHARED, and what lists that are kept need have what was written; of other memory
+     * that they write it may be anything, since a device may run several operations as one. graph_end: *graph is NULL,
+     * or one of the stream whose memory and nodes the new one may take over, of which no launch is under way, and which
+     * is gone afterwards; NULL unless STATUS_OK. graph_destroy: no launch is under way; NULL is allowed. */
     enum status (*graph_begin)(struct stream *stream, struct error *error);
     enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
     void (*graph_launch)(struct stream *stream, struct graph *graph);
@@ -754,6 +772,8 @@ struct device_operations {
     /* Both NULL where K and V in RAM are not behind a bus. beside: one runs after the other outside of graphs. */
     void (*keep_rows)(struct stream *stream, const struct keep_rows_operation *operation);
     void (*beside)(struct stream *stream, const struct beside_operation *operation);
+    /* Not between BEGIN and JOIN of beside.  NULL: nothing on its streams can wait for the host. */
+    void (*host_turn)(struct stream *stream, const struct host_turn_operation *operation);
     void (*key_index_build)(struct stream *stream, const struct key_index_build_operation *operation);
     void (*compare_labels)(struct stream *stream, const struct compare_labels_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);

@@ -190,20 +190,21 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(DELTA, delta, SPAN(x); SPAN(alpha); SPAN(beta); SPAN(decay); SPAN(bias); SPAN(z); SPAN(norm); SPAN(y);
              copy_states(adding, &own->items, own->item_count))
         CASE(GATE, gate, SPAN(gates); SPAN(y))
-        CASE(UPDATE_PLACES, update_places, SPAN(table); COPY(own->deltas, own->count))
+        CASE(UPDATE_PLACES, update_places, SPAN(table); SPAN(written); COPY(own->deltas, own->count))
         CASE(APPEND, append, SPAN(k); SPAN(v); SPAN(step); copy_items(adding, &own->items, own->item_count))
         CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(sinks); SPAN(step); copy_ranges(adding, own);
              copy_items(adding, &own->items, own->item_count))
         CASE(GATHER, gather, SPAN(x); SPAN(y); COPY(own->indices, own->row_count))
         CASE(KEEP_ROWS, keep_rows, SPAN(x); SPAN(halves); SPAN(scales))
         CASE(BESIDE, beside, )
+        CASE(HOST_TURN, host_turn, )
         CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);
              copy_items(adding, &own->items, own->item_count))
         CASE(CHOOSE, choose, copy_choose(adding, own); SPAN(at.step); SPAN(at.limits))
         CASE(COMPARE_LABELS, compare_labels, copy_labels(adding, own); SPAN(q); SPAN(counts); SPAN(at.step);
              SPAN(at.limits))
         CASE(FETCH, fetch, copy_rows_items(adding, &own->items, own->item_count, own->kv_head_count);
-             copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(at.step); SPAN(at.limits))
+             copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(missing); SPAN(at.step); SPAN(at.limits))
         CASE(ATTEND_ROWS, attend_rows, copy_rows(adding, own); SPAN(at.step); SPAN(at.limits))
     }
 }
@@ -259,6 +260,7 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_GATHER: operations->gather(stream, &operation->as.gather); break;
     case OPERATION_KEEP_ROWS: operations->keep_rows(stream, &operation->as.keep_rows); break;
     case OPERATION_BESIDE: operations->beside(stream, &operation->as.beside); break;
+    case OPERATION_HOST_TURN: operations->host_turn(stream, &operation->as.host_turn); break;
     case OPERATION_KEY_INDEX_BUILD: operations->key_index_build(stream, &operation->as.key_index_build); break;
     case OPERATION_CHOOSE: operations->choose(stream, &operation->as.choose); break;
     case OPERATION_COMPARE_LABELS: operations->compare_labels(stream, &operation->as.compare_labels); break;

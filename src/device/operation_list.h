@@ -24,6 +24,7 @@ enum operation_kind {
     OPERATION_GATHER,
     OPERATION_KEEP_ROWS,
     OPERATION_BESIDE,
+    OPERATION_HOST_TURN,
     OPERATION_KEY_INDEX_BUILD,
     OPERATION_CHOOSE,
     OPERATION_COMPARE_LABELS,
@@ -45,6 +46,7 @@ enum operation_kind {
     X(DELTA, delta)                   \
     X(GATE, gate)                     \
     X(GATHER, gather)                 \
+    X(UPDATE_PLACES, update_places)   \
     X(APPEND, append)                 \
     X(ATTEND, attend)
 #define CHOOSING_OPERATIONS_OF_GRAPHS(X) \
@@ -78,6 +80,7 @@ struct operation {
         struct gather_operation gather;
         struct keep_rows_operation keep_rows;
         struct beside_operation beside;
+        struct host_turn_operation host_turn;
         struct key_index_build_operation key_index_build;
         struct choose_operation choose;
         struct compare_labels_operation compare_labels;

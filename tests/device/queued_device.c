@@ -67,7 +67,7 @@ struct transfer_operation {
 struct record {
     struct record *next; /* of its stream, the next one */
     struct stream *stream;
-    void (*run)(const struct record *record);
+    void (*run)(const struct record *record); /* NULL: the host's turn, in which it waits for the stream */
     struct staged *staged; /* owned */
     struct use *uses;      /* owned */
     uint64_t call;         /* that launched it */
@@ -186,19 +186,40 @@ static void turn_run(struct queued_device *device) {
     __atomic_store_n(&device->turn_count, 0, __ATOMIC_RELAXED);
 }
 
-/* The stream's next record is run in this turn. */
-static void take(struct stream *stream) {
-    struct queued_device *device = stream->device;
+static struct record *next_leaves(struct stream *stream) {
     struct record *record = stream->first;
-    if (device->turn_count == TURN_MAX) turn_run(device);
     stream->first = record->next;
     if (stream->first == NULL) stream->last = &stream->first;
     record->next = stream->run;
     stream->run = record;
     stream->taken++;
+    return record;
+}
+
+/* The stream's next record is run in this turn. */
+static void take(struct stream *stream) {
+    struct queued_device *device = stream->device;
+    if (device->turn_count == TURN_MAX) turn_run(device);
+    struct record *record = next_leaves(stream);
     device->counts.late += record->call < device->call;
     __atomic_store_n(&device->in_turn[device->turn_count], record, __ATOMIC_RELAXED);
     __atomic_store_n(&device->turn_count, device->turn_count + 1, __ATOMIC_RELAXED);
+}
+
+static bool is_host_turn(const struct record *record) { return record->run == NULL; }
+
+/* The host waits for the stream, whose next record is its turn.  The worker sees what it has written by the record
+ * behind this one. */
+static void host_takes(struct stream *stream) {
+    const struct host_turn_operation *turn = &stream->first->listed->as.host_turn;
+    const uint64_t launched = stream->launched;
+    turn_run(stream->device);
+    ASSERT(__atomic_load_n(&stream->done, __ATOMIC_ACQUIRE) == stream->taken);
+    turn->take(turn->context, turn->number);
+    ASSERT(stream->launched == launched && &stream->first->listed->as.host_turn == turn);
+    (void)next_leaves(stream);
+    __atomic_fetch_add(&stream->done, 1, __ATOMIC_RELEASE);
+    if (stream->first != NULL) __atomic_store_n(&stream->first->is_ready, true, __ATOMIC_RELEASE);
 }
 
 /* ---- what is run, and when ---- */
@@ -208,7 +229,7 @@ static struct stream *draw_stream(struct queued_device *device) {
     struct stream *drawn = NULL;
     uint64_t seen = 0;
     for (struct stream *s = device->streams; s != NULL; s = s->next)
-        if (s->first != NULL && random_below(&device->random, ++seen) == 0) drawn = s;
+        if (s->first != NULL && !is_host_turn(s->first) && random_below(&device->random, ++seen) == 0) drawn = s;
     return drawn;
 }
 
@@ -235,7 +256,10 @@ static void run_up_to(struct ticket ticket) {
     struct queued_device *device = stream->device;
     while (stream->taken < ticket.value) {
         struct stream *other = draw_eager(device) ? draw_stream(device) : NULL;
-        take(other != NULL ? other : stream);
+        if (other == NULL && is_host_turn(stream->first))
+            host_takes(stream);
+        else
+            take(other != NULL ? other : stream);
     }
     turn_run(device);
 }
@@ -657,8 +681,9 @@ DENSE_OPERATIONS_OF_GRAPHS(DENSE)
 DENSE(COMPARE_LABELS, compare_labels)
 DENSE(FETCH, fetch)
 
-static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
-    queue_listed(stream, OPERATION_UPDATE_PLACES, operation);
+static void queued_host_turn(struct stream *stream, const struct host_turn_operation *operation) {
+    ASSERT(stream->graph != NULL);
+    operation_list_add(&stream->graph->list, OPERATION_HOST_TURN, operation);
 }
 
 static enum status queued_graph_begin(struct stream *stream, struct error *error) {
@@ -690,7 +715,8 @@ static void queued_graph_launch(struct stream *stream, struct graph *graph) {
     ASSERT(stream->graph == NULL);
     stream->device->counts.graph_launches++;
     for (struct operation *operation = graph->list.first; operation != NULL; operation = operation->next) {
-        struct record *record = record_create(stream, run_listed);
+        struct record *record =
+            record_create(stream, operation->kind == OPERATION_HOST_TURN ? NULL : run_listed);
         record->listed = operation;
         launch(record);
     }
@@ -829,6 +855,7 @@ static const struct device_operations OPERATIONS = {
     .append = queued_append,
     .attend = queued_attend,
     .gather = queued_gather,
+    .host_turn = queued_host_turn,
     .key_index_build = captured_key_index_build,
     .compare_labels = queued_compare_labels,
     .choose = captured_choose,

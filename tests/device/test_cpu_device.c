@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "device/host_turns.h"
 #include "host_span.h"
 #include "seed.h"
 
@@ -227,6 +228,22 @@ static void weights_without_kernels_are_refused(void **state) {
     device_destroy(NULL);
 }
 
+static void host_has_turns(void **state) {
+    (void)state;
+    struct device *device = make_device(2);
+    struct stream *stream = make_stream(device);
+    struct host_turns turns;
+    host_turns_open(&turns, device, stream);
+    for (size_t round = 0; round < 3; round++) {
+        host_turns_launch(&turns);
+        host_turns_check(&turns);
+        if (round == 1) host_turns_capture(&turns);
+    }
+    host_turns_close(&turns);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 /* What only methods of the lab ask for is not in a program without them. */
 static void the_lab_is_not_in_it(void **state) {
     (void)state;
@@ -248,6 +265,7 @@ int main(void) {
         cmocka_unit_test(scratch_grows_only_for_larger_shapes),
         cmocka_unit_test(work_beside_an_operation_is_done_once),
         cmocka_unit_test(weights_without_kernels_are_refused),
+        cmocka_unit_test(host_has_turns),
         cmocka_unit_test(the_lab_is_not_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

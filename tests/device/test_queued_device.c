@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "device/host_turns.h"
 #include "device/queued_device.h"
 #include "seed.h"
 
@@ -190,9 +191,34 @@ static void walls_hold(void **state) {
     assert_true(faults(OPERATION_READS_WHAT_IS_GONE));
 }
 
+/* Within a graph the host has its turns while it waits for that stream, whatever the other one does, and not before. */
+static void host_has_turns(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct rig rig;
+        struct host_turns turns;
+        rig_open(&rig, seed);
+        host_turns_open(&turns, rig.device, rig.streams[0]);
+        for (size_t round = 0; round < 6; round++) {
+            const struct ticket before = rig.operations->ticket(rig.streams[0]);
+            host_turns_launch(&turns);
+            for (size_t i = 0; i < 4; i++) put(&rig, 1, i, (float)i);
+            for (size_t i = 0; i < 8; i++) (void)rig.operations->ticket_done(rig.operations->ticket(rig.streams[0]));
+            assert_ok(rig.operations->ticket_wait(before, &rig.error), rig.error);
+            assert_int_equal(turns.taken, 0);
+            if (round % 2 == 1)
+                assert_ok(rig.operations->ticket_wait(rig.operations->ticket(rig.streams[0]), &rig.error), rig.error);
+            host_turns_check(&turns);
+            assert_true(get(&rig, 1, 3) == 3);
+        }
+        host_turns_close(&turns);
+        rig_close(&rig);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_order_and_late), cmocka_unit_test(two_streams),
                                        cmocka_unit_test(tickets), cmocka_unit_test(places_are_staged),
-                                       cmocka_unit_test(walls_hold)};
+                                       cmocka_unit_test(walls_hold), cmocka_unit_test(host_has_turns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

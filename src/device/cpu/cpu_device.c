@@ -151,7 +151,7 @@ struct device_operations cpu_operations = {
     .convolve = cpu_captured_convolve,
     .delta = cpu_captured_delta,
     .gate = cpu_captured_gate,
-    .update_places = cpu_update_places,
+    .update_places = cpu_captured_update_places,
     .append = cpu_captured_append,
     .attend = cpu_captured_attend,
     .gather = cpu_captured_gather,
@@ -160,6 +160,7 @@ struct device_operations cpu_operations = {
     .choose = cpu_captured_choose,
     .fetch = cpu_captured_fetch,
     .attend_rows = cpu_captured_attend_rows,
+    .host_turn = cpu_host_turn,
     .sample_mass = cpu_sample_mass,
 };
 

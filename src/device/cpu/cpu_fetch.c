@@ -42,12 +42,17 @@ static uint64_t home_of(const struct rows_item *item, size_t head, uint32_t unit
     return chunk == NULL ? 0 : (uintptr_t)(chunk + unit % KV_CHUNK_BLOCKS * view->layout->block_bytes);
 }
 
-/* It is read where it lies: its chunk may still be written, or is in the device's memory. */
-static bool is_direct(const struct rows_item *item, size_t head, uint32_t unit) {
+/* It is in the device's memory. */
+static bool is_near(const struct rows_item *item, size_t head, uint32_t unit) {
     const struct kv_view *view = &item->view;
     const uint32_t place = cpu_places(view->chunks)[head * view->chunk_stride + unit / KV_CHUNK_BLOCKS];
-    return unit / KV_CHUNK_BLOCKS >= item->position / KV_CHUNK_TOKENS ||
-           view->pools->list[place_pool(place)].buffers[0].kind == MEMORY_DEVICE;
+    return place != PLACE_NOWHERE && view->pools->list[place_pool(place)].buffers[0].kind == MEMORY_DEVICE;
+}
+
+/* Of a unit whose chunk is no longer written; -1: none. */
+static int32_t slot_of(const struct head_slots *slots, const struct rows_item *item, size_t head, uint32_t unit) {
+    const bool is_complete = unit / KV_CHUNK_BLOCKS < item->position / KV_CHUNK_TOKENS;
+    return is_complete && !is_near(item, head, unit) ? slots->table[unit] : -1;
 }
 
 /* CLOCK: the next slot that this step does not use, in the hand's first round also none that was used since its last
@@ -71,21 +76,21 @@ static size_t take_slot(struct head_slots *slots, uint32_t start) {
 /* Where the unit is to be read, if it is known already; else UNIT_MISSES. */
 static uint64_t look_up(struct head_slots *slots, const struct rows_item *item, size_t head, uint32_t unit,
                         struct fetch_counts *counts) {
+    const int32_t slot = slot_of(slots, item, head, unit);
+    if (slot >= 0) {
+        slots->stamps[slot] = slots->step;
+        slots->used[slot] = 1;
+        counts->hits++;
+        return slot_address(slots, (size_t)slot);
+    }
     const uint64_t home = home_of(item, head, unit);
     if (home == 0) {
         counts->absent++;
         return 0;
     }
-    if (is_direct(item, head, unit)) {
-        counts->direct++;
-        return home;
-    }
-    const int32_t slot = slots->table[unit];
-    if (slot < 0) return UNIT_MISSES;
-    slots->stamps[slot] = slots->step;
-    slots->used[slot] = 1;
-    counts->hits++;
-    return slot_address(slots, (size_t)slot);
+    if (unit / KV_CHUNK_BLOCKS < item->position / KV_CHUNK_TOKENS && !is_near(item, head, unit)) return UNIT_MISSES;
+    counts->direct++;
+    return home;
 }
 
 static uint64_t bring(struct head_slots *slots, uint64_t home, uint32_t unit, uint32_t start,
@@ -124,12 +129,27 @@ static void fetch_head(const struct fetch_operation *operation, size_t index, si
     }
 }
 
+static void say_missing(const struct fetch_operation *operation, size_t index, size_t head) {
+    const struct rows_item *item = &operation->items[index];
+    const struct head_slots slots = slots_of(&operation->slots[index], item, head);
+    const uint32_t *rows = cpu_rows(item->lists[head]);
+    const size_t count = (item->lists[head].count + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    uint8_t *missing = (uint8_t *)cpu_address(operation->missing) +
+                       (index * operation->kv_head_count + head) * operation->place_stride;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t unit = rows[i * KV_BLOCK_TOKENS] / KV_BLOCK_TOKENS;
+        missing[i] = slot_of(&slots, item, head, unit) < 0 && !is_near(item, head, unit);
+    }
+}
+
 /* A KV head of all items: they add to the same counts. */
 static void fetch_task(void *context, const struct pool_worker *worker) {
     const struct fetch_operation *operation = context;
     const struct range heads = pool_range(worker, operation->kv_head_count, 1);
+    void (*run)(const struct fetch_operation *operation, size_t index, size_t head) =
+        span_exists(operation->missing) ? say_missing : fetch_head;
     for (size_t head = heads.begin; head < heads.end; head++)
-        for (size_t i = 0; i < operation->item_count; i++) fetch_head(operation, i, head);
+        for (size_t i = 0; i < operation->item_count; i++) run(operation, i, head);
 }
 
 void cpu_fetch(struct stream *stream, const struct fetch_operation *operation) {

@@ -42,3 +42,11 @@ void cpu_graph_destroy(struct graph *graph) {
             cpu_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
+
+/* The launch is where the host waits. */
+void cpu_host_turn(struct stream *stream, const struct host_turn_operation *operation) {
+    if (stream->graph != NULL)
+        operation_list_add(&stream->graph->list, OPERATION_HOST_TURN, operation);
+    else
+        operation->take(operation->context, operation->number);
+}

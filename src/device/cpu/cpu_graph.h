@@ -18,3 +18,4 @@ void cpu_graph_destroy(struct graph *graph);
     void cpu_captured_##name(struct stream *stream, const struct name##_operation *operation);
 OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
 #undef DECLARE_CAPTURED
+void cpu_host_turn(struct stream *stream, const struct host_turn_operation *operation);

@@ -1,10 +1,18 @@
 /* Page tables on the cpu: their places change in a loop, and units look up the addresses of what they read. */
+#include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
 
 void cpu_update_places(struct stream *stream, const struct update_places_operation *operation) {
     (void)stream;
     uint32_t *table = cpu_address(operation->table);
-    for (size_t i = 0; i < operation->count; i++) table[operation->deltas[i].index] = operation->deltas[i].place;
+    const struct place_delta *deltas = operation->deltas;
+    size_t count = operation->count;
+    if (span_exists(operation->written)) {
+        deltas = cpu_address(operation->written);
+        ASSERT(deltas->index <= count);
+        count = deltas++->index;
+    }
+    for (size_t i = 0; i < count; i++) table[deltas[i].index] = deltas[i].place;
 }
 
 /* Neighbours are mostly in one buffer, whose address is then looked up once. */
