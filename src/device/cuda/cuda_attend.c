@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_fused.h"
 #include "device/cuda/cuda_rows_attend.h"
 #include "device/cuda/cuda_views.h"
+#include "device/cuda/kernels_turns.h"
 
 /* ---- page tables ---- */
 
@@ -32,6 +33,14 @@ static bool places_put(struct stream *stream, struct span table, const struct pl
 void cuda_update_places(struct stream *stream, const struct update_places_operation *operation) {
     const size_t part_max = stream->staging.segment_bytes / sizeof(struct place_delta);
     cuda_device_enter(stream->device);
+    if (span_exists(operation->written)) { /* within a graph */
+        const struct cuda_written_places_args args = {.table = cuda_address(operation->table),
+                                                      .deltas = cuda_address(operation->written),
+                                                      .count = (uint32_t)operation->count};
+        cuda_work_launch(stream, "update_places_written", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
+                         &args);
+        return;
+    }
     for (size_t done = 0, part; done < operation->count; done += part) {
         part = min_size(part_max, operation->count - done);
         if (places_put(stream, operation->table, operation->deltas + done, part)) continue;

@@ -65,6 +65,25 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
     return cuda_context_status(&stream->device->context, error);
 }
 
+/* The nodes only ask: whom, the graph knows. */
+static enum status turns_keep(struct graph *graph, struct error *error) {
+    size_t count = 0;
+    for (const struct operation *o = graph->list.first; o != NULL; o = o->next) count += o->kind == OPERATION_HOST_TURN;
+    if (count == 0) return STATUS_OK;
+    graph->turns = calloc(count, sizeof *graph->turns);
+    if (graph->turns == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
+    for (const struct operation *o = graph->list.first; o != NULL; o = o->next)
+        if (o->kind == OPERATION_HOST_TURN) graph->turns[graph->turn_count++] = o->as.host_turn;
+    return STATUS_OK;
+}
+
+static void turn_take(void *context) {
+    struct graph *graph = context;
+    ASSERT(graph->turn < graph->turn_count);
+    const struct host_turn_operation *turn = &graph->turns[graph->turn++];
+    turn->take(turn->context, turn->number);
+}
+
 enum status cuda_capture_end(struct stream *stream, struct graph **result, struct error *error) {
     struct graph *graph = stream->captured, *before = *result;
     stream->captured = NULL;
@@ -80,7 +99,8 @@ enum status cuda_capture_end(struct stream *stream, struct graph **result, struc
         cuda_capture_destroy(before);
     }
     struct error reason;
-    const enum status status = cuda_device_failed(stream->device, nodes_make(graph, &reason), &reason);
+    enum status status = cuda_device_failed(stream->device, nodes_make(graph, &reason), &reason);
+    if (status == STATUS_OK) status = turns_keep(graph, &reason);
     if (status != STATUS_OK && error != NULL) *error = reason;
     operation_list_clear(&graph->list);
     if (status == STATUS_OK)
@@ -93,7 +113,11 @@ enum status cuda_capture_end(struct stream *stream, struct graph **result, struc
 void cuda_capture_launch(struct stream *stream, struct graph *graph) {
     ASSERT(stream == graph->stream && stream->captured == NULL);
     cuda_device_enter(stream->device);
-    if (stream->lack.status == STATUS_OK) cuda_graph_launch(&graph->nodes, &stream->queue);
+    if (stream->lack.status == STATUS_OK) {
+        cuda_stream_turns_expect(&stream->queue, graph->turn_count, turn_take, graph);
+        graph->turn = 0;
+        cuda_graph_launch(&graph->nodes, &stream->queue);
+    }
     cuda_work_lacks(stream);
     cuda_work_done(stream);
 }
@@ -105,6 +129,7 @@ void cuda_capture_destroy(struct graph *graph) {
     cuda_graph_destroy(&graph->nodes);
     graph_memory_destroy(&graph->memory);
     operation_list_clear(&graph->list);
+    free(graph->turns);
     if (--graph->stream->graph_count == 0) graph_scratch_destroy(graph->stream);
     free(graph);
 }
@@ -136,4 +161,9 @@ void cuda_captured_beside(struct stream *stream, const struct beside_operation *
         for (size_t i = 0; i < memory->beside.count; i++) needed->nodes[needed->count++] = memory->beside.nodes[i];
     }
     memory->is_beside = operation->mark == BESIDE_BEGIN;
+}
+
+void cuda_captured_host_turn(struct stream *stream, const struct host_turn_operation *operation) {
+    if (stream->captured != NULL) operation_list_add(&stream->captured->list, OPERATION_HOST_TURN, operation);
+    if (stream->made != NULL) cuda_stream_turn(&stream->queue);
 }

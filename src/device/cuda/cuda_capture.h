@@ -14,6 +14,8 @@ struct graph {
     struct operation_list list;
     struct cuda_graph nodes;
     struct graph_memory memory;
+    struct host_turn_operation *turns; /* owned, [turn_count] */
+    size_t turn_count, turn;           /* turn: that comes next in the launch under way */
 };
 
 enum status cuda_capture_begin(struct stream *stream, struct error *error);
@@ -28,3 +30,4 @@ OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
 DECLARE_CAPTURED(KEEP_ROWS, keep_rows)
 #undef DECLARE_CAPTURED
 void cuda_captured_beside(struct stream *stream, const struct beside_operation *operation);
+void cuda_captured_host_turn(struct stream *stream, const struct host_turn_operation *operation);

@@ -132,6 +132,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .gather = cuda_captured_gather,
     .keep_rows = cuda_captured_keep_rows,
     .beside = cuda_captured_beside,
+    .host_turn = cuda_captured_host_turn,
     .key_index_build = cuda_captured_key_index_build,
     .choose = cuda_captured_choose,
     .compare_labels = cuda_captured_compare_labels,
@@ -156,8 +157,9 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     static uint64_t count; /* of devices that were made */
     struct cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
+    device->operations = CUDA_OPERATIONS;
     device->device =
-        (struct device){.operations = &CUDA_OPERATIONS,
+        (struct device){.operations = &device->operations,
                         .name = "cuda",
                         .model = device->context.properties.name,
                         .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT | 1U << KEY_INDEX_TREE,
@@ -173,6 +175,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
         cuda_destroy(&device->device);
         return status;
     }
+    if (!device->context.has_stream_waits) device->operations.host_turn = NULL;
     *result = &device->device;
     return STATUS_OK;
 }

@@ -36,7 +36,8 @@ struct cuda_area {
 
 struct cuda_device {
     struct device device; /* first: a struct device * is a struct cuda_device * */
-    uint64_t number;      /* of this process's devices, from 1 on */
+    struct device_operations operations;
+    uint64_t number; /* of this process's devices, from 1 on */
     struct cuda_driver driver;
     struct cuda_context context;
     struct cuda_modules modules;

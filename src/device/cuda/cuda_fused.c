@@ -45,6 +45,8 @@ static bool reads(const struct operation *operation, struct span span) {
     case OPERATION_ATTEND_ROWS: return same(operation->as.attend_rows.q, span);
     case OPERATION_KEEP_ROWS: return !operation->as.keep_rows.restores && same(operation->as.keep_rows.x, span);
     case OPERATION_BESIDE:
+    case OPERATION_HOST_TURN: /* the host sees shared memory alone */
+    case OPERATION_UPDATE_PLACES:
     case OPERATION_EMBED:
     case OPERATION_ROPE_ANGLES:
     case OPERATION_KEY_INDEX_BUILD:

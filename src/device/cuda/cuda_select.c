@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_fused.h"
 #include "device/cuda/cuda_key_index.h"
 #include "device/cuda/cuda_rows_attend.h"
+#include "device/cuda/kernels_turns.h"
 
 enum { SCORE_BYTES = 64 << 20 /* of scores and what comes with them; more rows wait */ };
 
@@ -213,6 +214,12 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
                                              .list_stride = (uint32_t)operation->place_stride,
                                              .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
                                              .device_pools = device_pools(listed.items[i].view.pools)};
+        if (span_exists(operation->missing)) {
+            const struct cuda_missing_args missing = {args, cuda_address(operation->missing) +
+                                                                first * operation->place_stride};
+            cuda_work_launch(stream, "unit_missing", (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, 0}, &missing);
+            continue;
+        }
         cuda_work_launch(stream, "unit_fetch",
                          (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)}, &args);
     }

@@ -101,6 +101,56 @@ static void wait_a_little(uint64_t round) {
     if (round >= ROUNDS_AT_ONCE) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
+/* ---- the host's turns ---- */
+
+static struct cu_memory_operation operation_of(uint32_t operation, const struct cuda_flag *flag, uint32_t value) {
+    return (struct cu_memory_operation){.operation = operation, .address = cuda_flag_address(flag), .value = value};
+}
+
+static bool turn_is_asked(const struct cuda_stream *stream) {
+    return stream->turns.left > 0 && cuda_flag_value(&stream->turns.asked) != 0;
+}
+
+/* Whether there was one. */
+static bool turn_take(struct cuda_stream *stream) {
+    struct cuda_turns *turns = &stream->turns;
+    ASSERT(!turns->is_taking); /* else it waits for itself */
+    if (!cuda_context_works(stream->context) || !turn_is_asked(stream)) return false;
+    turns->left--;
+    cuda_flag_lower(&turns->asked);
+    turns->is_taking = true;
+    turns->take(turns->context);
+    turns->is_taking = false;
+    cuda_flag_raise(&turns->answered, 1);
+    stream->asked_ns = 0;
+    return true;
+}
+
+void cuda_stream_turns_expect(struct cuda_stream *stream, size_t count, void (*take)(void *context), void *context) {
+    struct cuda_turns *turns = &stream->turns;
+    if (turns->left > 0) cuda_stream_drain(stream);
+    turns->left = count;
+    turns->take = take;
+    turns->context = context;
+}
+
+void cuda_stream_turn(struct cuda_stream *stream) {
+    struct cuda_context *context = stream->context;
+    struct cuda_turns *turns = &stream->turns;
+    if (!cuda_context_works(context)) return;
+    ASSERT(stream->graph != NULL && context->has_stream_waits);
+    if (turns->asked.context == NULL && cuda_flag_create(&turns->asked, context, &context->error) != STATUS_OK) return;
+    if (turns->answered.context == NULL && cuda_flag_create(&turns->answered, context, &context->error) != STATUS_OK)
+        return;
+    cuda_flag_await(&turns->answered, 1);
+    struct cu_memory_operation all[] = {operation_of(CU_OPERATION_WRITE_VALUE_32, &turns->asked, 1),
+                                        operation_of(CU_OPERATION_WAIT_VALUE_32, &turns->answered, 1),
+                                        operation_of(CU_OPERATION_WRITE_VALUE_32, &turns->answered, 0)};
+    cuda_graph_add_operations(stream, all, 3);
+}
+
+/* ---- waiting ---- */
+
 /* The flags are raised again and again: several replays of a step may wait for the same one. */
 void cuda_stream_drain(struct cuda_stream *stream) {
     struct cuda_context *context = stream->context;
@@ -108,6 +158,10 @@ void cuda_stream_drain(struct cuda_stream *stream) {
     uint64_t asked = 0;
     uint32_t found, expected;
     while (stream->handle != NULL && !context->is_stuck) {
+        if (turn_take(stream)) {
+            since_ns = clock_ns();
+            asked = 0;
+        }
         enum cu_result result = context->driver->cuStreamQuery(stream->handle);
         if (!is_no_answer(result)) { /* with an error of the device nothing runs any more */
             (void)cuda_context_check(context, result, "waiting for the device");
@@ -136,7 +190,7 @@ bool cuda_ticket_done(struct cuda_stream *stream, uint64_t ticket) {
     }
     (void)ticket_query(stream, stream->done + 1); /* progress, though not to the end */
     const uint64_t now_ns = clock_ns();
-    if (stream->asked_ns == 0 || stream->done > seen) {
+    if (stream->asked_ns == 0 || stream->done > seen || turn_is_asked(stream)) {
         stream->asked_ns = now_ns;
         stream->asked_count = 0;
     }
@@ -147,7 +201,10 @@ bool cuda_ticket_done(struct cuda_stream *stream, uint64_t ticket) {
 }
 
 enum status cuda_ticket_wait(struct cuda_stream *stream, uint64_t ticket, struct error *error) {
-    for (uint64_t round = 0; !cuda_ticket_done(stream, ticket); round++) wait_a_little(round);
+    for (uint64_t round = 0; !cuda_ticket_done(stream, ticket); round++) {
+        if (turn_take(stream)) round = 0;
+        wait_a_little(round);
+    }
     return cuda_context_status(stream->context, error);
 }
 
@@ -201,6 +258,8 @@ void cuda_stream_destroy(struct cuda_stream *stream) {
     const struct cuda_driver *driver = stream->context->driver;
     ASSERT(stream->graph == NULL);
     cuda_stream_drain(stream);
+    cuda_flag_destroy(&stream->turns.asked);
+    cuda_flag_destroy(&stream->turns.answered);
     if (!stream->context->is_stuck) {
         for (size_t i = 0; i < CUDA_TICKETS_MAX; i++)
             if (stream->events[i] != NULL) (void)driver->cuEventDestroy(stream->events[i]);
@@ -225,10 +284,6 @@ enum status cuda_stream_create(struct cuda_stream *stream, struct cuda_context *
 }
 
 /* ---- flags ---- */
-
-static struct cu_memory_operation operation_of(uint32_t operation, const struct cuda_flag *flag, uint32_t value) {
-    return (struct cu_memory_operation){.operation = operation, .address = cuda_flag_address(flag), .value = value};
-}
 
 /* Whether the stream can do it.  If not, the host does it in its place, but not within a recording. */
 static bool stream_has_flags(const struct cuda_stream *stream) {

@@ -11,6 +11,9 @@
  * progress for the context's limit, and was asked often in that time, every flag that is waited for is raised, the
  * context is broken and names it; what does not end even then within 2 s is left to itself (is_stuck).  The driver
  * waits for all work when memory is given back, so every stream is drained first.
+ *
+ * A graph may wait for the host: its turn.  Whoever waits for that stream, or drains it, takes it.  As long as the
+ * device waits for the host, and while the host has its turn, no limit counts.
  */
 #pragma once
 
@@ -28,6 +31,15 @@ struct cuda_needed {
     bool is_kernel; /* count is 1, and the node a kernel of this stream */
 };
 
+/* The host's turns (cuda_stream_turn): in which order they come, and what they do, is their caller's to know. */
+struct cuda_turns {
+    struct cuda_flag asked, answered; /* none: there was no turn yet */
+    void (*take)(void *context);
+    void *context;
+    size_t left; /* of what is under way, that the host has not had */
+    bool is_taking;
+};
+
 struct cuda_stream {
     struct cuda_context *context;
     struct cu_stream *handle;
@@ -35,6 +47,7 @@ struct cuda_stream {
     uint64_t last, done;                       /* tickets given; known to be done */
     uint64_t asked_ns;    /* when the host first asked in vain, since the last progress; 0: it did not */
     uint32_t asked_count; /* and how often since */
+    struct cuda_turns turns;
 
     struct cuda_graph *graph; /* NULL: it does not record */
     struct cuda_needed needed;
@@ -79,3 +92,9 @@ void cuda_stream_flag_wait(struct cuda_stream *stream, const struct cuda_flag *f
 void cuda_stream_flag_take(struct cuda_stream *stream, const struct cuda_flag *flag);
 /* Raises it when all before is done. */
 void cuda_stream_flag_raise(struct cuda_stream *stream, const struct cuda_flag *flag, uint32_t value);
+
+/* While it records: the host's turn, one node.  When all before is done the host is asked, and what comes later waits
+ * until turns.take has returned. */
+void cuda_stream_turn(struct cuda_stream *stream);
+/* So many turns are in what will be launched next.  Waits until the host has had those that are under way. */
+void cuda_stream_turns_expect(struct cuda_stream *stream, size_t count, void (*take)(void *context), void *context);

@@ -132,7 +132,7 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (CHOOSE, "CHOOSE_EQUALS", "same < left)", "same < left + planted(CHOOSE_EQUALS))"),
     (CHOOSE, "CHOOSE_LIST", "block_barrier();\n    const uint32_t middle"),
     (CHOOSE, "CHOOSE_KEPT", "i < list.kept_count ?", "i < list.kept_count + planted(CHOOSE_KEPT) ?"),
-    (FETCH, "FETCH_WAIT", "dependency_wait();"),
+    (FETCH, "FETCH_WAIT", "dependency_wait();\n    const struct step_row row = at<struct step_row>(args"),
     (FETCH, "FETCH_OVERWRITE", "block_barrier();\n    if (lane_index() == 0)"),
     (FETCH, "FETCH_COUNTS", "block_barrier();\n    uint32_t before"),
     (FETCH, "FETCH_LANE", "(1u << lane_index())", "(1u << lane_index() << planted(FETCH_LANE))"),

@@ -212,7 +212,8 @@ static void test_lack(void **state) {
         assert_ok(operations->allocate(work.device, MEMORY_SHARED, PLACES * 4, &table, &error), error);
         work_put(&work);
         operations->update_places(work.stream,
-                                  &(struct update_places_operation){span_of(&table, 0), deltas, PLACES});
+                                  &(struct update_places_operation){
+                                      .table = span_of(&table, 0), .deltas = deltas, .count = PLACES});
         const enum status status = operations->stream_synchronize(work.stream, &error);
         if (status != STATUS_MEMORY) fail_msg("%s: %s: %s", settings, status_name(status), error.message);
         for (uint32_t i = 0; i < PLACES; i++) assert_int_equal(((uint32_t *)table.host)[i], 3 * i + 1);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../host_span.h"
+#include "../host_turns.h"
 #include "device/cuda/images.h"
 #include "seed.h"
 #include "twin.h"
@@ -203,11 +204,51 @@ static void chains_have_the_bits_of_their_operations(void **state) {
     assert_true(saved > 0); /* nodes that were several operations */
 }
 
+/* Turns, among replays that are changed, of a graph whose nodes stay; each is one node, and one look of the card. */
+static void host_has_turns(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 20; i++) {
+        struct twin twin;
+        struct host_turns turns, others;
+        if (!test_takes_next()) continue;
+        char settings[60];
+        snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)(test_seed(89) + i),
+                 i % 2 ? 90 : 80);
+        twin_open(&twin, FAKE_LIBRARY, settings, test_seed(89) + i);
+        struct device *device = twin.device[TWIN_CUDA];
+        struct stream *stream = twin.stream[TWIN_CUDA];
+        const struct device_operations *operations = device->operations;
+        struct error error;
+        host_turns_open(&turns, device, stream);
+        host_turns_open(&others, device, stream); /* of the same stream */
+        for (size_t round = 0; round < 4; round++) {
+            const struct cuda_counts before = device_cuda_counts(device);
+            if (round == 2) host_turns_capture(&turns);
+            host_turns_launch(&others);
+            if (round == 1) host_turns_check(&others);
+            host_turns_launch(&turns);
+            for (size_t k = 0; k < 8; k++) (void)operations->ticket_done(operations->ticket(stream));
+            if (round != 1) assert_int_equal(turns.taken, 0);
+            if (round == 3) assert_ok(operations->ticket_wait(operations->ticket(stream), &error), error);
+            host_turns_check(&turns);
+            host_turns_check(&others);
+            const struct cuda_counts after = device_cuda_counts(device);
+            assert_int_equal(after.waits - before.waits, 2 * TURNS);
+            assert_int_equal(after.launches - before.launches, 2 * TURNS * 3);
+            assert_int_equal(after.graph_changes - before.graph_changes, round == 2);
+        }
+        host_turns_close(&turns);
+        host_turns_close(&others);
+        twin_close(&twin);
+    }
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_have_the_bits_of_their_operations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_have_the_bits_of_their_operations),
+                                       cmocka_unit_test(host_has_turns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

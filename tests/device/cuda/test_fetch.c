@@ -1,6 +1,7 @@
 /* unit_fetch over many steps, against fetch of the cpu device; and attention over what it fetched. */
 #include "kv_rig.h"
 
+#include "device/cuda/kernels_turns.h"
 #include "device/device.h"
 
 enum { DIMENSION = 64, KV_HEADS = 2, SLOTS = 12, UNITS = 64, LIST = 40, STEPS = 30 };
@@ -23,6 +24,7 @@ struct cpu_side {
 struct fetch_rig {
     struct kv_rig kv;
     struct cache has, want; /* the kernel's, the cpu's */
+    char gone[LIST * 8 * DIMENSION * 4]; /* units of the list whose chunk is nowhere */
     struct cpu_side cpu;
     struct guarded slots;
     struct step_row row;
@@ -32,6 +34,7 @@ struct fetch_rig {
     uint64_t addresses[KV_HEADS][LIST], wanted_addresses[KV_HEADS][LIST];
     struct fetch_result results[KV_HEADS]; /* of all steps */
     struct fetch_counts wanted[KV_HEADS];
+    uint8_t missing[KV_HEADS][LIST], wanted_missing[KV_HEADS][LIST];
 };
 
 static struct buffer buffer_at(const void *memory, size_t bytes, enum memory_kind kind) {
@@ -124,7 +127,7 @@ static struct span in_rig(const struct fetch_rig *rig, const void *member) {
     return span_of(&rig->cpu.all, (size_t)((const char *)member - (const char *)rig));
 }
 
-static void cpu_fetch(struct fetch_rig *rig) {
+static void cpu_fetch(struct fetch_rig *rig, bool says) {
     const struct cpu_side *cpu = &rig->cpu;
     struct row_list lists[KV_HEADS];
     for (size_t head = 0; head < KV_HEADS; head++)
@@ -151,7 +154,13 @@ static void cpu_fetch(struct fetch_rig *rig) {
                                                              .slots = &slots,
                                                              .counts = in_rig(rig, rig->wanted),
                                                              .places = in_rig(rig, rig->wanted_addresses),
-                                                             .place_stride = LIST});
+                                                             .place_stride = LIST,
+                                                             .missing = says ? in_rig(rig, rig->wanted_missing)
+                                                                             : (struct span){.buffer = NULL}});
+}
+
+static uint32_t *place_of(struct fetch_rig *rig, size_t head, uint32_t unit) {
+    return &rig->kv.pages[0][(KV_RIG_LAYER * KV_HEADS + head) * rig->kv.chunk_stride + unit / 8];
 }
 
 static const void *home_of(const struct fetch_rig *rig, size_t head, uint32_t unit) {
@@ -170,13 +179,44 @@ static void fetch_check(struct fetch_rig *rig) {
             assert_true(rig->addresses[head][i] ==
                         (from < slot_bytes ? address_of(rig->slots.data) + from : wanted));
             if (wanted == 0) continue;
-            const void *home = home_of(rig, head, rig->lists[head][i]);
+            const bool is_there = *place_of(rig, head, rig->lists[head][i]) != 0;
+            const void *home = is_there ? home_of(rig, head, rig->lists[head][i]) : rig->gone + i * block_bytes;
             assert_memory_equal((void *)(uintptr_t)rig->addresses[head][i], home, block_bytes);
             assert_memory_equal((void *)(uintptr_t)wanted, home, block_bytes);
         }
 }
 
+/* Both say the same, and change nothing. */
+static void missing_check(struct fetch_rig *rig, const struct cuda_fetch_args *args, uint64_t seed) {
+    const struct cache before = rig->has;
+    struct fetch_result results[KV_HEADS];
+    uint64_t addresses[KV_HEADS][LIST], wanted[KV_HEADS][LIST];
+    memcpy(results, rig->results, sizeof results);
+    memcpy(addresses, rig->addresses, sizeof addresses);
+    memcpy(wanted, rig->wanted_addresses, sizeof wanted);
+    memset(rig->missing, 2, sizeof rig->missing);
+    memset(rig->wanted_missing, 2, sizeof rig->wanted_missing);
+    const struct cuda_missing_args missing = {*args, address_of(rig->missing)};
+    launch("unit_missing", KV_HEADS, 1, 1, 512, 0, &missing, seed);
+    cpu_fetch(rig, true);
+    assert_memory_equal(rig->missing, rig->wanted_missing, sizeof rig->missing);
+    assert_memory_equal(&rig->has, &before, sizeof before);
+    assert_memory_equal(&rig->want, &before, sizeof before);
+    assert_memory_equal(rig->results, results, sizeof results);
+    assert_memory_equal(rig->wanted, results, sizeof results);
+    assert_memory_equal(rig->addresses, addresses, sizeof addresses);
+    assert_memory_equal(rig->wanted_addresses, wanted, sizeof wanted);
+}
+
+/* It would be read in the host's memory, or nowhere: `before` it was fetched. */
+static bool is_missing(struct fetch_rig *rig, const struct cache *before, size_t head, uint32_t unit) {
+    const bool is_near = *place_of(rig, head, unit) >> 30 == 1,
+               has_slot = unit / 8 < rig->row.position / 64 && before->tables[head][unit] >= 0;
+    return !is_near && !has_slot;
+}
+
 static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
+    const struct cache before = rig->has;
     lists_show(rig);
     struct cuda_fetch_args args = {.rows = address_of(&rig->row),
                                    .items = address_of(rig->kv.items),
@@ -197,9 +237,13 @@ static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
                                    .block_bytes = (uint32_t)rig->kv.layout.block_bytes,
                                    .device_pools = 1u << 1};
     memset(rig->addresses, 0xff, sizeof rig->addresses);
+    missing_check(rig, &args, seed);
     launch("unit_fetch", KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared), &args, seed);
-    cpu_fetch(rig);
+    cpu_fetch(rig, false);
     fetch_check(rig);
+    for (size_t head = 0; head < KV_HEADS; head++)
+        for (uint32_t i = 0; i < rig->counts[head]; i++)
+            assert_int_equal(rig->missing[head][i], is_missing(rig, &before, head, rig->lists[head][i]));
 }
 
 /* Over addresses and through the page table: the same bits. */
@@ -248,18 +292,24 @@ static void fetches_match(void **state) {
     }
     assert_met(most > KV_HEADS * (LIST - SLOTS) / 2); /* slots were too few, sometimes */
     assert_met(rig.wanted[0].hits > 0 && rig.wanted[0].misses > 0);
-    /* a chunk that is nowhere */
-    rig.kv.pages[0][(KV_RIG_LAYER * KV_HEADS + 1) * rig.kv.chunk_stride + 2] = 0;
-    for (uint32_t u = 16; u < 24; u++) { /* it left the cache, too */
+    /* a chunk that is nowhere: half of its units have slots, the others have left theirs */
+    uint32_t first = 0;
+    while (*place_of(&rig, 1, first) >> 30 != 2) first += 8;
+    rig.row.position++;
+    for (uint32_t i = 0; i < 8; i++) rig.lists[1][i] = first + i;
+    rig.counts[1] = 8;
+    fetch_run(&rig, 4);
+    for (uint32_t i = 0; i < 8; i++)
+        memcpy(rig.gone + i * rig.kv.layout.block_bytes, home_of(&rig, 1, first + i), rig.kv.layout.block_bytes);
+    *place_of(&rig, 1, first) = 0;
+    for (uint32_t u = first; u < first + 4; u++) {
         const int32_t slot = rig.has.tables[1][u];
         if (slot >= 0) rig.has.owners[1][slot] = rig.want.owners[1][slot] = SLOT_EMPTY;
         rig.has.tables[1][u] = rig.want.tables[1][u] = UNIT_ABSENT;
     }
     rig.row.position++;
-    for (uint32_t i = 0; i < 20; i++) rig.lists[1][i] = i + 10;
-    rig.counts[1] = 20;
     fetch_run(&rig, 5);
-    assert_int_equal(rig.results[1].absent, 8);
+    assert_int_equal(rig.results[1].absent, 4);
     cpu_close(&rig);
     guarded_destroy(&rig.slots);
     kv_rig_deinit(&rig.kv);

@@ -1,4 +1,6 @@
-/* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and update_places. */
+/* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and places of page
+ * tables. */
+#include "device/cuda/kernels_turns.h"
 #include "device/cuda/rows.h"
 
 /* enum activation_kind */
@@ -61,4 +63,12 @@ KERNEL(update_places, cuda_update_places_args, 256, 4) {
     if (i >= args.count) return;
     const struct cuda_place_delta delta = at<struct cuda_place_delta>(args.deltas)[i];
     at<uint32_t>(args.table)[delta.index] = delta.place;
+}
+
+KERNEL(update_places_written, cuda_written_places_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    const struct cuda_place_delta *deltas = at<struct cuda_place_delta>(args.deltas);
+    const uint32_t i = block_x() * 256 + thread_index();
+    if (i < smaller(deltas->index, args.count)) at<uint32_t>(args.table)[deltas[1 + i].index] = deltas[1 + i].place;
 }

@@ -1,6 +1,7 @@
 /* unit_fetch: what a list names, at addresses that attention can read (kernels.h).  A block has a KV head; its
  * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way. */
 #include "device/cuda/attention_rows.h"
+#include "device/cuda/kernels_turns.h"
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
 
@@ -49,6 +50,13 @@ DEVICE char *unit_home(const struct cuda_fetch_args &args, uint32_t place, uint3
            unit % KV_CHUNK_BLOCKS * args.block_bytes;
 }
 
+/* Its slot, as long as its chunk is not written; or UNIT_ABSENT. */
+DEVICE int32_t unit_slot(const struct cuda_fetch_args &args, const struct unit_cache &cache, uint32_t unit,
+                         uint32_t place, uint32_t complete_chunks) {
+    const bool is_far = !(args.device_pools >> (place >> 30) & 1);
+    return is_far && unit / KV_CHUNK_BLOCKS < complete_chunks ? cache.table[unit] : UNIT_ABSENT;
+}
+
 /* Hits get their addresses; misses, in the order of the list, go to shared.units and .places. */
 DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, const struct unit_cache &cache,
                                          const uint32_t *rows, uint32_t count, const uint32_t *pages,
@@ -58,9 +66,10 @@ DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, con
         const uint32_t i = first + thread_index(), unit = i < count ? rows[i * UNIT_TOKENS] / UNIT_TOKENS : 0,
                        chunk = unit / KV_CHUNK_BLOCKS;
         const uint32_t place = i < count ? pages[chunk] : 0, pool = place >> 30;
-        const bool is_there = i < count && pool != 0;
-        const bool is_direct = is_there && (chunk >= complete_chunks || (args.device_pools >> pool & 1));
-        const int32_t slot = is_there && !is_direct ? cache.table[unit] : UNIT_ABSENT;
+        const int32_t slot = i < count ? unit_slot(args, cache, unit, place, complete_chunks) : UNIT_ABSENT;
+        const bool is_there = slot >= 0 || (i < count && pool != 0);
+        const bool is_direct =
+            is_there && slot < 0 && (chunk >= complete_chunks || (args.device_pools >> pool & 1));
         if (is_direct) cache.addresses[i] = (uint64_t)(uintptr_t)unit_home(args, place, unit);
         if (slot >= 0) {
             cache.stamp[slot] = cache.step;
@@ -180,4 +189,24 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
         sum->direct += result.direct, sum->absent += result.absent;
     }
     units_pull(args, cache, pages, found, shared);
+}
+
+/* Lists are short beside what their units hold, so a block goes through one. */
+KERNEL(unit_missing, cuda_missing_args, 512, 1) {
+    const struct cuda_fetch_args &fetch = args.fetch;
+    const uint32_t kv_head = block_x();
+    dependents_start();
+    dependency_wait();
+    const struct step_row row = at<struct step_row>(fetch.rows)[0];
+    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
+    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
+    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
+    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
+    uint8_t *missing = at<uint8_t>(args.missing) + (uint64_t)kv_head * fetch.list_stride;
+    for (uint32_t i = thread_index(); i < (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
+        const uint32_t unit = at<uint32_t>(list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS,
+                       place = pages[unit / KV_CHUNK_BLOCKS];
+        const bool is_near = fetch.device_pools >> (place >> 30) & 1;
+        missing[i] = !is_near && unit_slot(fetch, cache, unit, place, (uint32_t)row.position / KV_CHUNK_TOKENS) < 0;
+    }
 }

@@ -115,6 +115,26 @@ enum cu_result fake_graph_change(struct cu_graph_exec *exec, const struct cu_gra
     return CU_SUCCESS;
 }
 
+/* Writes in front of a wait are done while it waits. */
+static uint32_t writes_before_wait(const struct fake_work *work) {
+    if (work->kind != FAKE_TASK_OPERATIONS) return 0;
+    for (uint32_t i = 0; i < work->operation_count; i++)
+        if (work->operations[i].operation == CU_OPERATION_WAIT_VALUE_32) return i;
+    return 0;
+}
+
+static uint64_t node_add(struct fake_work *work, const struct fake_needed *needed, size_t needed_count,
+                         uint32_t lane) {
+    const uint32_t before = writes_before_wait(work);
+    if (before == 0) return fake_task_add(work, needed, needed_count, lane);
+    struct fake_work writes = *work;
+    writes.operation_count = before;
+    work->operation_count -= before;
+    memmove(work->operations, work->operations + before, work->operation_count * sizeof *work->operations);
+    const uint64_t first = fake_task_add(&writes, needed, needed_count, lane);
+    return fake_task_add(work, &(struct fake_needed){first, false}, 1, lane);
+}
+
 /* Every node comes after what the stream has and after the last launch of this graph; the stream goes on after all. */
 void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream) {
     const size_t count = exec->graph->node_count;
@@ -134,7 +154,7 @@ void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream) {
         needed[0] = (struct fake_needed){begin, false};
         for (size_t i = 0; i < node->needed_count; i++)
             needed[i + 1] = (struct fake_needed){numbers[node->needed[i].task], node->needed[i].is_early};
-        numbers[node->index] = fake_task_add(&work, needed, node->needed_count + 1, (uint32_t)node->index);
+        numbers[node->index] = node_add(&work, needed, node->needed_count + 1, (uint32_t)node->index);
     }
     for (size_t i = 0; i < count; i++) needed[i] = (struct fake_needed){numbers[i], false};
     exec->last = stream->last = fake_task_add(&nothing, needed, count, stream->lane);

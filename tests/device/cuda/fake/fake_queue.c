@@ -59,7 +59,7 @@ void fake_work_free(struct fake_work *work) {
 }
 
 static bool operations_reach(const struct fake_work *work) {
-    bool can_wait = true; /* the first only: what follows it then runs at once */
+    bool can_wait = true; /* once, and as a stream's operation the first */
     for (uint32_t i = 0; i < work->operation_count; i++) {
         const struct cu_memory_operation *operation = &work->operations[i];
         const bool is_wait = operation->operation == CU_OPERATION_WAIT_VALUE_32;
@@ -67,7 +67,7 @@ static bool operations_reach(const struct fake_work *work) {
             fake_complain("an operation on memory that the fake driver does not know");
             return false;
         }
-        can_wait = false;
+        can_wait = can_wait && !is_wait;
         if (operation->address % 4 != 0 || !fake_memory_reaches(operation->address, 4, "a flag"))
             return false;
     }
