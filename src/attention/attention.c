@@ -23,6 +23,7 @@
 #include "attention/dial.h"
 #include "attention/reuse.h"
 #include "attention/tiered.h"
+#include "attention/turns.h"
 #include "attention/watch.h"
 #include "base/assert.h"
 #include "base/layout.h"
@@ -64,6 +65,8 @@ struct attention {
     struct reuse *reuse;   /* owned; NULL: every row chooses anew */
     struct expected expected;
     struct tiered *tiered;                /* owned; NULL: all KV is in memory */
+    struct turns *turns;                  /* owned; NULL: steps above a disk are no graphs */
+    bool has_turns;                       /* the graph that was launched last */
     struct bus_rebuild *bus;              /* owned; NULL: K and V that the device reads in RAM are all read */
     struct unit_cache *units;             /* owned; NULL: the device has no slots for units */
     uint64_t *generations;                /* owned, [sequence_capacity]; with units */
@@ -133,7 +136,7 @@ uint64_t attention_bytes(const struct attention_options *options) {
     place_part(&part, &layout, rows);
     uint64_t choosing = rows + (options->prefetches ? next_rows(options, rows) : 0);
     uint64_t lists = choosing * options->kv_head_count * options->kept_max * sizeof(uint32_t);
-    return tiered_bytes(options) + layout.used + lists + dial_state_bytes(options) +
+    return tiered_bytes(options) + turns_bytes(options) + layout.used + lists + dial_state_bytes(options) +
            (options->reuses ? reuse_bytes(&reuse) : 0);
 }
 
@@ -153,6 +156,8 @@ enum status attention_create(struct attention **result, struct device *device, c
     if (layout.memory == NULL) status = error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (status == STATUS_OK && options->cache != NULL)
         status = tiered_create(&attention->tiered, device, options, error);
+    if (status == STATUS_OK && attention->tiered != NULL)
+        status = turns_create(&attention->turns, device, options, &attention->tiered->now, error);
     else if (status == STATUS_OK && options->rebuild.chunks > 0)
         status = bus_rebuild_create(&attention->bus, device, options, error);
     if (status == STATUS_OK)
@@ -170,6 +175,7 @@ static void drop_limits(struct attention *attention) {
 
 void attention_destroy(struct attention *attention) {
     if (attention == NULL) return;
+    turns_destroy(attention->turns);
     tiered_destroy(attention->tiered);
     bus_rebuild_destroy(attention->bus);
     unit_cache_destroy(attention->units);
@@ -297,8 +303,20 @@ static void note(struct attention *attention, enum status status, const struct e
     attention->failure = *error;
 }
 
+/* A graph is being captured. */
+static bool is_captured(const struct attention *attention) { return span_exists(attention->choice.captured.limits); }
+
+/* Above a disk: the host has its turns, and nothing else to do in a layer. */
+static bool turns_suffice(const struct attention *attention) {
+    const struct tiered *tiered = attention->tiered;
+    return attention->turns != NULL && !turns_are_over(attention->turns) && attention->select != NULL &&
+           attention->reuse == NULL && tiered->rebuild == NULL && tiered->lists == NULL &&
+           tiered->prefetch.choice.row_capacity == 0 &&
+           !kv_cache_get_config(attention->options.cache)->key_index_on_disk;
+}
+
 bool attention_fits_graphs(const struct attention *attention) {
-    if (attention->tiered != NULL || attention->observer != NULL) return false;
+    if (attention->observer != NULL || (attention->tiered != NULL && !turns_suffice(attention))) return false;
     if (attention->reuse != NULL && !reuse_fits_graphs(attention->reuse)) return false;
     return attention->select == NULL || select_fits_graphs(attention->select);
 }
@@ -315,6 +333,7 @@ static enum status reserve_step(struct attention *attention, struct stream *stre
         TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, count * sizeof *own->list,
                                                     &own->buffer, error));
     own->list_stride = align_up((size_t)kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS, 16);
+    if (attention->tiered != NULL) own->list_stride = (size_t)options->kept_max; /* of which there is memory */
     return choice_reserve(&attention->choice, stream, row_count * options->kv_head_count * own->list_stride, error);
 }
 
@@ -337,9 +356,11 @@ static void step_query_init(struct step_query *layer, const struct attention *at
     layer->limits = attention->limits.list + index * step->row_count * options->kv_head_count;
 }
 
-/* Some row chooses; *fits false: another one, which sees everything, has more of it than slots. */
+/* Some row chooses; *fits false: another one, which sees everything, has more of it than slots, or has it on disk, where
+ * lists may be of chunks in 4 bits. */
 static bool some_choose(const struct attention *attention, const struct attention_step *step, bool *fits) {
-    const uint64_t most = attention->units != NULL ? unit_cache_tokens(attention->units) : UINT64_MAX;
+    const uint64_t in_slots = attention->units != NULL ? unit_cache_tokens(attention->units) : UINT64_MAX,
+                   most = attention->tiered != NULL ? 0 : in_slots;
     uint64_t seen = 0;
     bool chooses = false;
     for (size_t i = 0; i < step->row_count; i++) {
@@ -383,6 +404,23 @@ static bool is_watched(const struct attention_step *step) {
     return false;
 }
 
+/* Of a layer, the first one. */
+static struct attention_rows rows_of_step(struct attention *attention, const struct attention_step *step) {
+    ASSERT(step->row_count <= attention->part.capacity);
+    memcpy(attention->part.items, step->items, step->row_count * sizeof *step->items);
+    return (struct attention_rows){
+        .sequences = step->sequences, .items = attention->part.items, .item_count = step->row_count};
+}
+
+enum status attention_open_step(struct attention *attention, const struct attention_step *step, struct error *error) {
+    const struct attention_options *options = &attention->options;
+    struct attention_rows rows = rows_of_step(attention, step);
+    for (; rows.layer_index < options->layer_count; rows.layer_index++)
+        if (kv_layer_heads(options->groups, options->kv_head_count, rows.layer_index) > 0)
+            TRY(attention_begin_layer(attention, &rows, error));
+    return STATUS_OK;
+}
+
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
                                    bool *fits, struct error *error) {
@@ -391,16 +429,17 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     attention->before_step = choice->statistics;
     memset(places, 0, step->row_count * sizeof *places);
     *kind = (struct attention_shape){.chooses = false};
-    *fits = true;
-    attention->limits.are_planned = false;
+    *fits = attention->tiered == NULL;
+    attention->limits.are_planned = attention->has_turns = false;
     if (attention->bus != NULL) bus_rebuild_prepare(attention->bus, stream, step, places, fits);
     if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
+    *fits = true;
     TRY(reserve_step(attention, stream, step->row_count, error));
     choice->lists_everything = some_choose(attention, step, fits);
     const enum status planned = plan_step(attention, stream, step, kind, error);
     choice->lists_everything = false;
     TRY(planned);
-    *fits = *fits && !(kind->chooses && is_watched(step));
+    *fits = *fits && !(kind->chooses && is_watched(step)) && (kind->chooses || attention->tiered == NULL);
     if (!*fits || !kind->chooses) return STATUS_OK;
     attention->limits.are_planned = true;
     kind->lists[0] = choice->rows->address;
@@ -414,6 +453,13 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
             attention->generations[i] = kv_sequence_generation(step->sequences[i]);
         unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
     }
+    if (attention->turns != NULL)
+        turns_begin(attention->turns, &(struct turns_step){.step = step,
+                                                           .select = attention->select,
+                                                           .limits = attention->limits.list,
+                                                           .rows = choice->rows,
+                                                           .list_stride = attention->limits.list_stride,
+                                                           .has_slots = attention->units != NULL});
     for (size_t i = 0; i < step->row_count && attention->reuse != NULL; i++)
         places[i] = places[i] * options->sequence_capacity + kv_sequence_index(step->sequences[i]);
     return STATUS_OK;
@@ -422,6 +468,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
 void attention_uncount_step(struct attention *attention) { attention->choice.statistics = attention->before_step; }
 
 void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step) {
+    attention->has_turns = attention->turns != NULL;
     if (attention->reuse == NULL || !attention->limits.are_planned) return;
     for (size_t index = 0; index < attention->options.layer_count; index++) {
         struct step_query layer;
@@ -430,6 +477,29 @@ void attention_note_step(struct attention *attention, struct stream *stream, con
             reuse_note_step(attention->reuse, &layer.query, layer.limits);
     }
     reuse_read_counts(attention->reuse, stream, step->row_count);
+}
+
+enum status attention_settle_step(struct attention *attention, const struct attention_step *step, bool *again,
+                                  struct error *error) {
+    const struct attention_options *options = &attention->options;
+    struct attention_rows rows = rows_of_step(attention, step);
+    uint64_t lists;
+    *again = false;
+    if (!attention->has_turns) return STATUS_OK;
+    attention->has_turns = false;
+    const enum status status = turns_end(attention->turns, &lists, again, error);
+    if (attention->units != NULL && (status != STATUS_OK || *again)) unit_cache_forget(attention->units);
+    TRY(status);
+    if (*again) {
+        attention_uncount_step(attention);
+        return STATUS_OK;
+    }
+    attention->choice.statistics.lists_read += lists;
+    for (; rows.layer_index < options->layer_count; rows.layer_index++)
+        if (kv_layer_heads(options->groups, options->kv_head_count, rows.layer_index) > 0 &&
+            !stores_nothing(attention, &rows))
+            TRY(tiered_write_rows(attention->tiered, &rows, error));
+    return STATUS_OK;
 }
 
 void attention_begin_capture(struct attention *attention) {
@@ -462,7 +532,7 @@ void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
 
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     attention_show_layer(stream, rows);
-    if (span_exists(attention->choice.captured.limits)) attention->choice.captured.step = rows->step;
+    if (is_captured(attention)) attention->choice.captured.step = rows->step;
     if (stores_nothing(attention, rows)) return;
     attention->device->operations->append(stream, &(struct append_operation){.k = rows->k,
                                                                              .v = rows->v,
@@ -499,8 +569,26 @@ void attention_truncate(struct attention *attention, struct kv_sequence *sequenc
 
 /* ---- attend ---- */
 
+/* A layer of a graph above a disk, which attends to all rows, not to those in 4 bits. */
+static void attend_captured(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
+    struct attend_operation operation = layer->operation;
+    struct attend_item *items = attention->part.items;
+    ASSERT(operation.item_count <= attention->part.capacity);
+    turns_put(attention->turns, stream, layer->index, layer->sequences, operation.item_count);
+    for (size_t i = 0; i < operation.item_count; i++) {
+        items[i] = operation.items[i];
+        items[i].view.quantized = (struct span){.buffer = NULL};
+    }
+    operation.items = items;
+    attention->device->operations->attend(stream, &operation);
+}
+
 static enum status attend_everything(struct attention *attention, struct stream *stream,
                                      const struct attention_layer *layer, bool prefetches, struct error *error) {
+    if (attention->tiered != NULL && is_captured(attention)) {
+        attend_captured(attention, stream, layer);
+        return STATUS_OK;
+    }
     if (attention->tiered != NULL) return tiered_attend_everything(attention->tiered, stream, layer, prefetches, error);
     if (attention->bus != NULL && bus_rebuild_takes(attention->bus, layer))
         return bus_rebuild_attend(attention->bus, stream, layer, error);
@@ -532,12 +620,12 @@ static enum status choose(struct attention *attention, struct stream *stream, co
             reuse_put_own_queries(attention->reuse, stream, layer->index, &layer->operation,
                                   &attention->expected.operation);
         }
-        TRY((span_exists(choice->captured.limits) ? reuse_capture : reuse_choose)(attention->reuse, attention->select,
-                                                                                  stream, &query, choice, error));
+        TRY((is_captured(attention) ? reuse_capture : reuse_choose)(attention->reuse, attention->select, stream, &query,
+                                                                    choice, error));
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
-    if (attention->tiered == NULL) return STATUS_OK;
+    if (attention->tiered == NULL || is_captured(attention)) return STATUS_OK;
     /* The host reads the lists. */
     if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
     trace_since(trace, "choose", TRACE_CHOICE, began, (uint32_t)layer->index, (uint32_t)choice->chosen_count);
@@ -622,9 +710,9 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     TRY(watch_choice(choice, &query, stream, error));
     uint64_t began = clock_ns();
     TRY(attend_dense_rows(attention, stream, layer, error));
-    struct unit_lists units;
+    struct unit_lists units = {.layer_index = layer->index};
     const bool fetches = is_step && show_units(attention, layer, &units);
-    if (attention->tiered != NULL)
+    if (attention->tiered != NULL && !is_captured(attention))
         return tiered_attend_choice(attention->tiered, stream,
                                     &(struct tiered_choice){.select = attention->select,
                                                             .layer = layer,
@@ -634,6 +722,12 @@ static enum status attend_part(struct attention *attention, struct stream *strea
                                                             .unit_lists = &units},
                                     error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
+    if (attention->tiered != NULL) {
+        units.missing = turns_missing(attention->turns);
+        if (fetches) unit_cache_fetch(attention->units, stream, &units);
+        turns_put(attention->turns, stream, layer->index, layer->sequences, layer->operation.item_count);
+        units.missing = (struct span){.buffer = NULL};
+    }
     if (fetches) unit_cache_fetch(attention->units, stream, &units);
     if (choice->chosen_count > 0)
         TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
@@ -764,7 +858,7 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
         if (error != NULL) *error = attention->failure;
         return attention->failure.status;
     }
-    if (attention->tiered == NULL || stores_nothing(attention, rows)) return STATUS_OK;
+    if (attention->tiered == NULL || is_captured(attention) || stores_nothing(attention, rows)) return STATUS_OK;
     /* The host reads the rows that were stored. */
     TRY(attention->device->operations->stream_synchronize(stream, error));
     return tiered_write_rows(attention->tiered, rows, error);

@@ -38,6 +38,7 @@ struct attention_options {
     uint64_t context_size;                       /* tokens of one */
     uint64_t kept_max;                           /* that a row chooses; 0: none does (select_options_kept_max) */
     bool rounds;                                 /* full chunks are rounded (attention_rounds) */
+    bool turns;      /* KV in tiers, below a device with memory of its own: its steps may be graphs (turns.h) */
     bool prefetches; /* the next layer's choice; a selection that scans: all of its chunks */
     struct rebuild_options rebuild;
     size_t list_layer_first; /* lists of layers before it stay where they are */
@@ -177,6 +178,10 @@ struct attention_shape {
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
     uint64_t tokens;   /* of rows that choose, at most: the longest one's and what it may grow by */
 };
+/* In front of all that, where KV is in tiers: chunks for the step's new rows, in all layers.  Their page tables are to
+ * be shown afterwards.  As attention_begin_layer. */
+enum status attention_open_step(struct attention *attention, const struct attention_step *step, struct error *error)
+    STATUS_CHECKED;
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
  * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has; or what of it is computed
  * again.  *fits false: it cannot be a graph, as somebody watches what its rows choose, or as one that sees everything
@@ -188,6 +193,10 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
 void attention_uncount_step(struct attention *attention);
 /* The step that was prepared last is on the stream as a graph. */
 void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step);
+/* The stream is synchronised behind such a graph: where KV is in tiers, full chunks go to the disk, and what failed is
+ * said here.  *again: RAM had no slots for all that a layer listed at once, so the step is to be run as it is. */
+enum status attention_settle_step(struct attention *attention, const struct attention_step *step, bool *again,
+                                  struct error *error) STATUS_CHECKED;
 /* Around the capture of a prepared step. */
 void attention_begin_capture(struct attention *attention);
 void attention_end_capture(struct attention *attention);

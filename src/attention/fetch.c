@@ -59,25 +59,35 @@ static void add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t 
     request->scan = true;
 }
 
-/* The chunks that rows lie in, without repetition, and the blocks of each. */
-static void add_list(struct fetch *fetch, struct kv_fetch *request, const uint32_t *rows, size_t count) {
+void fetch_add_list(struct fetch *fetch, const struct fetch_list *list) {
+    struct kv_fetch *request = add(fetch, list->sequence, list->index, list->kv_head);
+    const uint32_t *rows = list->rows;
     uint32_t *chunks = fetch->chunks + fetch->chunks_used;
     uint8_t *blocks = fetch->blocks + fetch->chunks_used;
     size_t used = 0;
-    for (size_t i = 0; i < count;) {
+    for (size_t i = 0; i < list->count;) {
+        if (list->missing != NULL && list->missing[i / KV_BLOCK_TOKENS] == 0) {
+            i += KV_BLOCK_TOKENS;
+            continue;
+        }
         uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
-        if (used == 0 || chunks[used - 1] != chunk) {
+        if (used == 0 || chunks[used - 1] != chunk) { /* once each, with their blocks */
+            ASSERT(fetch->chunks_used + used < fetch->chunks_capacity);
             blocks[used] = 0;
             chunks[used++] = chunk;
         }
-        bool whole = i + KV_CHUNK_TOKENS <= count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
+        bool whole = list->missing == NULL && i + KV_CHUNK_TOKENS <= list->count &&
+                     rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
         const uint8_t block = (uint8_t)(1u << rows[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS);
         blocks[used - 1] = (uint8_t)(blocks[used - 1] | (whole ? UINT8_MAX : block));
-        i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
+        const size_t step = list->missing != NULL ? KV_BLOCK_TOKENS : 1;
+        i += whole ? KV_CHUNK_TOKENS : step; /* rows ascend */
     }
     request->chunks = chunks;
     request->blocks = blocks;
     request->chunk_count = used;
+    request->quantized = true;
+    request->stays = list->stays;
     fetch->chunks_used += used;
 }
 
@@ -94,15 +104,13 @@ enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct 
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++) {
             struct kv_sequence *sequence = sequences[choice->chosen_items[i]];
-            struct kv_fetch *request = add(fetch, sequence, i, head);
             const struct row_list *list = &choice->chosen[i].lists[head];
             const struct list_buffer *buffer = list_buffers_of(lists, sequence, fetch->layer_index, head, list);
-            request->quantized = true;
-            request->stays = stays;
-            size_t count = list->count;
-            const uint32_t *rows = row_list_host(list);
-            if (buffer != NULL) rows = list_buffer_missing(lists, buffer, list, &count);
-            add_list(fetch, request, rows, count);
+            struct fetch_list wanted = {
+                .sequence = sequence, .index = i, .kv_head = head, .count = list->count, .stays = stays};
+            wanted.rows =
+                buffer != NULL ? list_buffer_missing(lists, buffer, list, &wanted.count) : row_list_host(list);
+            fetch_add_list(fetch, &wanted);
         }
     choice->statistics.lists_read += choice->chosen_count * heads;
     return STATUS_OK;

@@ -43,6 +43,17 @@ void fetch_drop(struct fetch *fetch);
 enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct kv_sequence *const *sequences,
                              struct list_buffers *lists, bool stays, struct error *error) STATUS_CHECKED;
 
+/* A job of the chunks that a list lies in, or of those that units of it lie in which are missing. */
+struct fetch_list {
+    struct kv_sequence *sequence;
+    size_t index, kv_head;
+    const uint32_t *rows; /* [count], ascending */
+    size_t count;
+    const uint8_t *missing; /* of each KV_BLOCK_TOKENS of the rows, whether they are wanted; NULL: all are */
+    bool stays;
+};
+void fetch_add_list(struct fetch *fetch, const struct fetch_list *list);
+
 /* Begins the jobs that there are slots for, until chunks_max chunks are being read.  It waits for work of the device
  * that reads slots only for the job that attends next. */
 void fetch_begin(struct fetch *fetch, size_t chunks_max);

@@ -664,6 +664,31 @@ void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, siz
         page_table_update(&sequence->key_index, stream, kv_key_index_lane(sequence, layer_index), heads);
 }
 
+struct span kv_sequence_table(const struct kv_sequence *sequence, bool quantized) {
+    if (quantized && !kv_has_quantized(sequence)) return (struct span){.buffer = NULL};
+    return page_table_lane(quantized ? &sequence->quantized : &sequence->chunks, 0);
+}
+
+void kv_sequence_write_update(struct kv_sequence *sequence, size_t reading_layer, bool quantized,
+                              struct place_delta *written) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);
+    written->index =
+        (uint32_t)page_table_take(quantized ? &sequence->quantized : &sequence->chunks, kv_lane(config, layer_index, 0),
+                                  kv_heads(config, layer_index), written + 1);
+}
+
+void kv_sequence_write_cover(struct kv_sequence *sequence, size_t reading_layer, uint64_t position,
+                             struct place_delta *written) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer), chunk = position / KV_CHUNK_TOKENS;
+    size_t count = 0;
+    for (size_t head = 0; head < kv_heads(config, layer_index); head++)
+        count += page_table_cover(&sequence->chunks, kv_lane(config, layer_index, head), chunk + 1,
+                                  kv_chunk_place(sequence, layer_index, head, chunk), written + 1 + count);
+    written->index = (uint32_t)count;
+}
+
 struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t reading_layer) {
     const struct kv_cache *cache = sequence->cache;
     const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);

@@ -248,6 +248,16 @@ size_t kv_sequence_index(const struct kv_sequence *sequence);
  * index changes; kv_sequence_update brings its tables up to date. */
 struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
 void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
+/* The same by operations that are on the stream already and take what is written here (update_places), of one of the
+ * tables that the view names: of chunks, or of those in 4 bits, where it has them.  [1 + every place of the layer]. */
+void kv_sequence_write_update(struct kv_sequence *sequence, size_t layer_index, bool quantized,
+                              struct place_delta *written);
+/* The same of chunks, for a step that has failed, whose attention reads something nevertheless: a chunk that is nowhere
+ * is said to be where the one of `position` is, until the next update. */
+void kv_sequence_write_cover(struct kv_sequence *sequence, size_t layer_index, uint64_t position,
+                             struct place_delta *written);
+/* The device's copy of the whole table that such an operation changes; none: the sequence has no such table. */
+struct span kv_sequence_table(const struct kv_sequence *sequence, bool quantized);
 /* The host's own table of where the rows of a KV head are now, [chunk]; PLACE_NOWHERE: they are not in memory. */
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head);
 /* A chunk's rows in the device's memory, or with a tier in the host's; NULL: they are not in memory. */

@@ -61,49 +61,66 @@ void page_table_deinit(struct page_table *table) {
     *table = (struct page_table){0};
 }
 
-void page_table_set(struct page_table *table, size_t lane, uint64_t chunk, uint32_t place) {
-    ASSERT(lane < table->lane_count && chunk < table->chunk_capacity);
-    uint32_t *own = &table->places[lane * table->chunk_capacity + chunk];
+static void note_change(struct page_table *table, size_t lane, uint64_t chunk) {
     uint64_t *word = &table->changed[lane * table->changed_words + chunk / WORD_BITS];
     const uint64_t bit = UINT64_C(1) << chunk % WORD_BITS;
-    if (*own == place) return;
-    *own = place;
     table->changed_counts[lane] += (*word & bit) == 0;
     *word |= bit;
 }
 
-/* Deltas on their way to an operation. */
-struct delta_batch {
-    struct place_delta deltas[DELTAS_MAX];
-    size_t count;
-};
-
-static void launch(const struct page_table *table, struct stream *stream, struct delta_batch *batch) {
-    if (batch->count > 0)
-        table->device->operations->update_places(
-            stream, &(struct update_places_operation){
-                        .table = span_of(&table->on_device, 0), .deltas = batch->deltas, .count = batch->count});
-    batch->count = 0;
+void page_table_set(struct page_table *table, size_t lane, uint64_t chunk, uint32_t place) {
+    ASSERT(lane < table->lane_count && chunk < table->chunk_capacity);
+    uint32_t *own = &table->places[lane * table->chunk_capacity + chunk];
+    if (*own == place) return;
+    *own = place;
+    note_change(table, lane, chunk);
 }
 
-static void update_lane(struct page_table *table, struct stream *stream, size_t lane, struct delta_batch *batch) {
-    for (size_t i = 0; i < table->changed_words && table->changed_counts[lane] > 0; i++) {
+size_t page_table_cover(struct page_table *table, size_t lane, size_t chunk_end, uint32_t instead,
+                        struct place_delta *deltas) {
+    for (size_t chunk = 0; chunk < chunk_end; chunk++) {
+        const size_t index = lane * table->chunk_capacity + chunk;
+        const uint32_t place = table->places[index];
+        deltas[chunk] = (struct place_delta){(uint32_t)index, place != PLACE_NOWHERE ? place : instead};
+        note_change(table, lane, chunk);
+    }
+    return chunk_end;
+}
+
+/* What has changed of a lane, at most `room` of it. */
+static size_t take_lane(struct page_table *table, size_t lane, struct place_delta *deltas, size_t room) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->changed_words && table->changed_counts[lane] > 0 && count < room; i++) {
         uint64_t *word = &table->changed[lane * table->changed_words + i];
-        for (; *word != 0; *word &= *word - 1) {
+        for (; *word != 0 && count < room; *word &= *word - 1) {
             const size_t chunk = i * WORD_BITS + (size_t)__builtin_ctzll(*word),
                          index = lane * table->chunk_capacity + chunk;
-            if (batch->count == DELTAS_MAX) launch(table, stream, batch);
-            batch->deltas[batch->count++] = (struct place_delta){(uint32_t)index, table->places[index]};
+            deltas[count++] = (struct place_delta){(uint32_t)index, table->places[index]};
             table->changed_counts[lane]--;
         }
     }
+    return count;
+}
+
+size_t page_table_take(struct page_table *table, size_t lane_first, size_t lane_count, struct place_delta *deltas) {
+    size_t count = 0;
+    ASSERT(lane_first + lane_count <= table->lane_count);
+    for (size_t lane = lane_first; lane < lane_first + lane_count; lane++)
+        count += take_lane(table, lane, deltas + count, SIZE_MAX);
+    return count;
 }
 
 void page_table_update(struct page_table *table, struct stream *stream, size_t lane_first, size_t lane_count) {
-    struct delta_batch batch;
-    batch.count = 0;
+    struct place_delta deltas[DELTAS_MAX];
+    size_t count = 0;
     ASSERT(lane_first + lane_count <= table->lane_count);
-    for (size_t lane = lane_first; lane < lane_first + lane_count; lane++)
-        if (table->changed_counts[lane] > 0) update_lane(table, stream, lane, &batch);
-    launch(table, stream, &batch);
+    for (size_t lane = lane_first; lane < lane_first + lane_count;) {
+        count += take_lane(table, lane, deltas + count, DELTAS_MAX - count);
+        const bool is_over = table->changed_counts[lane] == 0 && ++lane == lane_first + lane_count;
+        if (count == 0 || (count < DELTAS_MAX && !is_over)) continue;
+        table->device->operations->update_places(
+            stream, &(struct update_places_operation){
+                        .table = span_of(&table->on_device, 0), .deltas = deltas, .count = count});
+        count = 0;
+    }
 }

@@ -38,3 +38,9 @@ static inline struct span page_table_lane(const struct page_table *table, size_t
 void page_table_set(struct page_table *table, size_t lane, uint64_t chunk, uint32_t place);
 /* The device's copy of these lanes is up to date for what follows on the stream. */
 void page_table_update(struct page_table *table, struct stream *stream, size_t lane_first, size_t lane_count);
+/* The same by a caller who sees to it: deltas has room for every place of the lanes.  Returns how many have changed. */
+size_t page_table_take(struct page_table *table, size_t lane_first, size_t lane_count, struct place_delta *deltas);
+/* Every place of a lane before chunk_end; the device is to read `instead` for those that are nowhere, and has them all
+ * to be told again.  Returns chunk_end. */
+size_t page_table_cover(struct page_table *table, size_t lane, size_t chunk_end, uint32_t instead,
+                        struct place_delta *deltas);

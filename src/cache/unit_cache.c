@@ -57,8 +57,8 @@ static size_t unit_stride_of(const struct unit_cache_options *options) {
 }
 
 /* A list has a unit more at either end of its candidates, at most. */
-static size_t place_stride_of(const struct unit_cache_options *options) {
-    return align_up(unit_stride_of(options) + 2, LAYOUT_ALIGNMENT / sizeof(uint64_t));
+size_t unit_cache_place_stride(uint64_t context_size) {
+    return align_up((size_t)(kv_chunks_of(context_size) * KV_CHUNK_BLOCKS) + 2, LAYOUT_ALIGNMENT / sizeof(uint64_t));
 }
 
 static struct state_parts parts_of(const struct unit_cache_options *options, size_t heads, size_t slot_count) {
@@ -77,7 +77,8 @@ static uint64_t count_bytes(const struct unit_layers *layers) {
     return layers->count * layers->kv_head_count * sizeof(struct fetch_counts);
 }
 static uint64_t place_bytes(const struct unit_cache_options *options, const struct unit_layers *layers) {
-    return options->sequence_capacity * layers->kv_head_count * place_stride_of(options) * sizeof(uint64_t);
+    return options->sequence_capacity * layers->kv_head_count * unit_cache_place_stride(options->context_size) *
+           sizeof(uint64_t);
 }
 
 /* Slots that a KV head has of so many bytes; 0: they are too few for one. */
@@ -127,7 +128,7 @@ enum status unit_cache_create(struct unit_cache **result, struct device *device,
                                  .layers = layers,
                                  .slot_count = (size_t)slots,
                                  .unit_stride = unit_stride_of(options),
-                                 .place_stride = place_stride_of(options),
+                                 .place_stride = unit_cache_place_stride(options->context_size),
                                  .parts = parts_of(options, layers.kv_head_count, (size_t)slots),
                                  .memory = {.device = device},
                                  .states = {.device = device}};
@@ -170,6 +171,10 @@ static size_t place_of(struct unit_cache *cache, uint64_t generation) {
     cache->owners[place] = (struct unit_owner){.generation = generation, .used = ++cache->clock};
     for (size_t layer = 0; layer < layers; layer++) cache->is_empty[place * layers + layer] = true;
     return place;
+}
+
+void unit_cache_forget(struct unit_cache *cache) {
+    for (size_t i = 0; i < cache->options.sequence_capacity * cache->layers.count; i++) cache->is_empty[i] = true;
 }
 
 /* Tables and owners of ones, the rest of zeros, as it was allocated. */
@@ -239,15 +244,16 @@ void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const str
     part.lists += first;
     const size_t counts = layer->number * cache->layers.kv_head_count + first,
                  places = lists->item_first * layer->kv_head_count + first;
-    const struct fetch_operation fetch = {
-        .items = first > 0 ? &part : lists->items,
-        .item_count = lists->item_count,
-        .kv_head_count = lists->head_count,
-        .slots = cache->shown,
-        .counts = span_of(&cache->counts, counts * sizeof(struct fetch_counts)),
-        .places = span_of(&cache->places, places * cache->place_stride * sizeof(uint64_t)),
-        .place_stride = cache->place_stride,
-        .at = lists->at};
+    const struct fetch_operation fetch = {.items = first > 0 ? &part : lists->items,
+                                          .item_count = lists->item_count,
+                                          .kv_head_count = lists->head_count,
+                                          .slots = cache->shown,
+                                          .counts = span_of(&cache->counts, counts * sizeof(struct fetch_counts)),
+                                          .places =
+                                              span_of(&cache->places, places * cache->place_stride * sizeof(uint64_t)),
+                                          .place_stride = cache->place_stride,
+                                          .missing = lists->missing,
+                                          .at = lists->at};
     cache->device->operations->fetch(stream, &fetch);
 }
 

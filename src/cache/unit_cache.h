@@ -38,9 +38,14 @@ struct unit_lists {
     const uint64_t *generations;                /* [item_count] */
     size_t head_first, head_count;              /* of which heads */
     struct step_lists at;
+    struct span missing; /* out, in place of bringing them (fetch of device.h); or none */
 };
 /* Brings them into slots, by the stream: fetch of device.h. */
 void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const struct unit_lists *lists);
+/* All slots are empty when they are used next. */
+void unit_cache_forget(struct unit_cache *cache);
+/* Of a list's places, in contexts of so many tokens. */
+size_t unit_cache_place_stride(uint64_t context_size);
 /* Where attend_rows finds what was fetched: of the layer's items, uint64_t [item][KV head of the layer][*stride]. */
 struct span unit_cache_places(const struct unit_cache *cache, size_t *stride);
 /* What was counted since it was made; waits for the stream. */

@@ -637,7 +637,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     const bool as_graph = step_graph_takes(forward, batch);
     enum status status =
         as_graph ? step_graph_run(forward, batch, run_step, error) : run_layers(forward, &own, &paused, error);
-    attention_end_step(forward->attention);
+    if (!as_graph) attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
     if (status == STATUS_OK && !as_graph && batch->logit_row_count > 0 && !paused)
@@ -650,6 +650,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     trace_since(forward->trace, batch->rules != NULL ? "step" : "prompt", TRACE_ENGINE, began, TRACE_NONE,
                 (uint32_t)batch->row_count);
     if (status == STATUS_OK) status = finished;
+    if (status == STATUS_OK && as_graph) status = step_graph_end(forward, batch, run_step, error);
+    if (as_graph) attention_end_step(forward->attention);
     weight_stream_end_pass(forward->model->stream);
     TRY(gguf_check(&forward->model->gguf, error)); /* a failure, too, may come of it */
     if (status != STATUS_OK) return status;

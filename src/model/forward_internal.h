@@ -174,6 +174,9 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
 typedef enum status step_run(struct forward *forward, const struct forward_batch *batch, struct error *error);
 enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
                            struct error *error);
+/* The stream is synchronised behind such a step. */
+enum status step_graph_end(struct forward *forward, const struct forward_batch *batch, step_run *run,
+                           struct error *error);
 enum status step_graph_init(struct forward *forward, struct error *error);
 void step_graph_deinit(struct forward *forward);
 

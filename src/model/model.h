@@ -400,6 +400,7 @@ enum status forward_keep_row(struct forward *forward, struct kv_sequence *sequen
 /* Steps that ran as a graph of the device (device.h).  changes: of graphs, for other sequences than they were of. */
 struct step_graph_counts {
     uint64_t captures, changes, launches;
+    uint64_t again; /* of the launches: steps that were run as they are after all (attention_settle_step) */
 };
 struct step_graph_counts forward_graph_counts(const struct forward *forward);
 /* Before memory goes that graphs may name: of the KV cache's slots. */

@@ -13,7 +13,7 @@
 enum {
     KIND_NUMBERS = 5 + 3 * PLACE_POOLS, /* the class, lists, tokens and pools */
     ROW_NUMBERS = 3,                    /* slots of units; where its states come from and go */
-    TABLE_NUMBERS = 3                   /* where a row's places in a layer are, and of blocks of its key index */
+    TABLE_NUMBERS = 4                   /* where a row's places in a layer are, in both forms, and of its key index */
 };
 
 /* A graph of a class, and the kind that it is of now. */
@@ -111,6 +111,7 @@ static void note_tables(struct forward *forward, const struct forward_batch *bat
         const struct attention_rows shown = show_layer(forward, batch, layer);
         for (size_t i = 0; i < batch->row_count; i++) {
             note(kinds, address_of(shown.items[i].view.chunks));
+            note(kinds, address_of(shown.items[i].view.quantized));
             note(kinds, address_of(shown.items[i].view.key_index));
             note(kinds, shown.items[i].view.chunk_stride);
         }
@@ -201,6 +202,7 @@ static enum status note_kind(struct forward *forward, const struct forward_batch
     const struct attention_step step = step_of(forward, batch);
     struct attention_shape shape;
     kinds->count = 1;
+    TRY(attention_open_step(forward->attention, &step, error));
     note_tables(forward, batch);
     TRY(attention_prepare_step(forward->attention, forward->stream, &step, &shape, kinds->places, fits, error));
     kinds->numbers[0] = batch->row_count << 2 | (uint64_t)shape.chooses << 1 | batch->beside;
@@ -238,4 +240,17 @@ enum status step_graph_run(struct forward *forward, const struct forward_batch *
     attention_note_step(forward->attention, forward->stream, &step);
     forward->graph.counts.launches++;
     return STATUS_OK;
+}
+
+enum status step_graph_end(struct forward *forward, const struct forward_batch *batch, step_run *run,
+                           struct error *error) {
+    const struct attention_step step = step_of(forward, batch);
+    bool again;
+    TRY(attention_settle_step(forward->attention, &step, &again, error));
+    if (!again) return STATUS_OK;
+    forward->graph.counts.again++;
+    const enum status status = run(forward, batch, error);
+    const enum status finished =
+        forward->model->device->operations->stream_synchronize(forward->stream, status == STATUS_OK ? error : NULL);
+    return status != STATUS_OK ? status : finished;
 }

@@ -262,6 +262,7 @@ static enum status least_attention(const struct plan *plan, const struct model_c
                                             .dials = plan->select.loss > 0,
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
+                                            .turns = plan->device_bytes != 0 && plan->disk_directory != NULL,
                                             .prefetches = plan->prefetches,
                                             .unit_bytes = plan->unit_bytes};
     attention->list_layer_first = layer_behind(config, max_size(plan->resident_layers, plan->select.dense_layers));

@@ -1,0 +1,324 @@
+/* A step above a disk that is a graph, in which the host has its turns, has the bits of K and V in RAM: on the cpu
+ * device and on one with a queue, whose orders LOAM_TEST_SEED draws as it does models and histories.  Both are given
+ * plans of a device with memory of its own, with slots for units and without. */
+#include "testing.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../platform/scratch.h"
+#include "base/checked.h"
+#include "base/random.h"
+#include "device/queued_device.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "platform/io_file.h"
+#include "seed.h"
+
+enum { SEQUENCES = 3, CONTEXT = 512, ROUNDS = 12, DEVICE_BYTES = 1 << 28 };
+enum which { TURNS, PLAIN, ENGINES };
+
+struct setting {
+    const char *preset, *set, *keep;
+    size_t unit_bytes, more_bytes; /* slots; RAM beyond the least */
+    size_t layer_count;            /* of a model of llama's; 0: the model is drawn */
+};
+#define CODES(dense) "planes=1,page=8,sinks=8,recent=16,dense=" dense
+#define PAGES        "select=hash,planes=1,page=64,sinks=8,recent=16,units_min=1,group=softmax,speculate=none,codec="
+static const struct setting settings[] = {{"hata", CODES("0"), "64", 1 << 20, 64 << 10, 0},
+                                          {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0}, /* few slots */
+                                          {"hata", CODES("0"), "96", 0, 64 << 10, 0},
+                                          {"meanstd", "page=16,sinks=16,recent=16,dense=0", "80", 1 << 20, 1 << 20, 0},
+                                          {"leoam", PAGES "dynamic,quantized=16", "100", 0, 64 << 10, 4}};
+enum { SETTINGS = sizeof settings / sizeof settings[0] };
+
+struct rig {
+    struct random random;
+    struct device *device[ENGINES];
+    struct model *model[ENGINES];
+    struct engine *engine[ENGINES];
+    struct sequence *sequences[ENGINES][SEQUENCES]; /* NULL: not there */
+    int32_t tokens[SEQUENCES][CONTEXT];
+    struct scratch scratch[ENGINES];
+    struct plan plan[ENGINES];
+    size_t width;
+    struct error error;
+};
+
+struct met {
+    uint64_t launches, hits, misses, read_pages, fetched, reused;
+};
+
+static void plan_open(struct rig *rig, const struct setting *setting, size_t i, bool on_disk) {
+    struct plan *plan = &rig->plan[i];
+    *plan = (struct plan){
+        .context_size = CONTEXT, .sequence_capacity = SEQUENCES, .batch_size = 96, .k_type = KV_F16, .v_type = KV_F16};
+    scratch_create(&rig->scratch[i], SCRATCH_MEMORY);
+    const char *const folder = rig->scratch[i].path;
+    if (on_disk) assert_ok(plan_set_disk(plan, folder, strlen(folder), 0, &rig->error), rig->error);
+    assert_ok(plan_set_axes(plan, setting->preset, setting->set, setting->keep, &rig->error), rig->error);
+    if (i == TURNS) plan->device_bytes = DEVICE_BYTES;
+    if (!on_disk) return;
+    assert_ok(plan_host_bytes_min(plan, &rig->model[i]->config, &plan->host_bytes, &rig->error), rig->error);
+    plan->host_bytes += i == TURNS ? setting->more_bytes : 1 << 24;
+    if (i == TURNS) plan->unit_bytes = setting->unit_bytes;
+}
+
+static void rig_open(struct rig *rig, uint64_t seed, bool queued, const struct setting *setting,
+                     const struct io_faults *faults) {
+    const struct device_options machine = {.thread_count = 1 + seed % 2, .mask = cpu_default()};
+    const struct engine_options options = {.io_faults = faults};
+    *rig = (struct rig){.width = 0};
+    random_init(&rig->random, seed);
+    struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES - 1);
+    const bool in_4_bits = strcmp(setting->preset, "leoam") == 0;
+    if (setting->layer_count > 0) tiny = tiny_model_default("llama");
+    tiny.head_dimension = 32;
+    tiny.input_size = 0;
+    const bool must_slide = strcmp(tiny.family, "gpt-oss") == 0 || strcmp(tiny.family, "gemma4") == 0;
+    tiny.layer_count = must_slide ? 4 : max_size(tiny.layer_count, 3);
+    if (setting->layer_count > 0) tiny.layer_count = setting->layer_count;
+    rig->width = tiny.vocabulary_size;
+    assert_ok(device_cpu_create(&rig->device[PLAIN], &machine, &rig->error), rig->error);
+    if (queued)
+        rig->device[TURNS] = queued_device_create(&machine, seed);
+    else
+        assert_ok(device_cpu_create(&rig->device[TURNS], &machine, &rig->error), rig->error);
+    for (size_t i = 0; i < ENGINES; i++) {
+        tiny_model_load_on(&tiny, "turns", rig->device[i], &rig->model[i]);
+        plan_open(rig, setting, i, i == TURNS || in_4_bits);
+        const struct engine_options *own = i == TURNS ? &options : NULL;
+        assert_ok(engine_create(&rig->engine[i], rig->model[i], &rig->plan[i], own, &rig->error),
+                  rig->error);
+    }
+}
+
+static void rig_close(struct rig *rig) {
+    for (size_t i = 0; i < ENGINES; i++) {
+        for (size_t s = 0; s < SEQUENCES; s++)
+            if (rig->sequences[i][s] != NULL) sequence_destroy(rig->sequences[i][s]);
+        engine_destroy(rig->engine[i]);
+        model_destroy(rig->model[i]);
+        device_destroy(rig->device[i]);
+        plan_deinit(&rig->plan[i]);
+        scratch_destroy(&rig->scratch[i]);
+    }
+}
+
+/* ---- a history ---- */
+
+/* It begins, or begins again with what was saved of it. */
+static void prompt(struct rig *rig, size_t s, size_t count) {
+    for (size_t i = 0; i < ENGINES; i++) {
+        const struct prefill_request request = {.tokens = rig->tokens[s], .token_count = count};
+        assert_ok(sequence_create(&rig->sequences[i][s], rig->engine[i], &rig->error), rig->error);
+        assert_ok(engine_prefill(rig->engine[i], rig->sequences[i][s], &request, NULL, &rig->error), rig->error);
+    }
+}
+
+static void leave(struct rig *rig, size_t s, bool saves) {
+    for (size_t i = 0; i < ENGINES; i++) {
+        if (saves && rig->plan[i].disk_directory != NULL)
+            assert_ok(sequence_save(rig->sequences[i][s], &rig->error), rig->error);
+        assert_ok(sequence_flush(rig->sequences[i][s], &rig->error), rig->error);
+        sequence_destroy(rig->sequences[i][s]);
+        rig->sequences[i][s] = NULL;
+    }
+}
+
+static void come(struct rig *rig, size_t s, size_t count) {
+    for (size_t i = 0; i < CONTEXT; i++) rig->tokens[s][i] = (int32_t)random_below(&rig->random, rig->width);
+    prompt(rig, s, count);
+}
+
+static void come_or_go(struct rig *rig, size_t s, struct met *met) {
+    const uint64_t what = random_below(&rig->random, 8);
+    if (rig->sequences[TURNS][s] == NULL) {
+        come(rig, s, random_between(&rig->random, 130, 330));
+        return;
+    }
+    const uint64_t length = sequence_length(rig->sequences[TURNS][s]);
+    if (what < 2 && length > 140) { /* cut back */
+        const uint64_t left = random_between(&rig->random, 130, length - 1);
+        for (size_t i = 0; i < ENGINES; i++)
+            if (!sequence_cuts_at(rig->sequences[i][s], left)) return;
+        for (size_t i = 0; i < ENGINES; i++) sequence_truncate(rig->sequences[i][s], left);
+    } else if (what == 2) {
+        leave(rig, s, false);
+    } else if (what == 3 && length + 10 < CONTEXT) { /* saved, and opened again */
+        leave(rig, s, true);
+        prompt(rig, s, (size_t)length + 1);
+        met->reused += sequence_reused_tokens(rig->sequences[TURNS][s]);
+    }
+}
+
+static void step(struct rig *rig, bool queued, const size_t *which, size_t count) {
+    struct sequence *members[ENGINES][SEQUENCES];
+    const size_t bytes = count * rig->width * sizeof(float);
+    const float *logits;
+    float *expected = malloc(bytes);
+    int32_t tokens[SEQUENCES];
+    assert_non_null(expected);
+    for (size_t n = 0; n < count; n++) {
+        for (size_t i = 0; i < ENGINES; i++) members[i][n] = rig->sequences[i][which[n]];
+        tokens[n] = rig->tokens[which[n]][sequence_length(members[TURNS][n])];
+    }
+    assert_ok(engine_step(rig->engine[PLAIN], members[PLAIN], tokens, count, &logits, &rig->error), rig->error);
+    memcpy(expected, logits, bytes);
+    const struct step_graph_counts before = engine_step_graph_counts(rig->engine[TURNS]);
+    const uint64_t written = engine_tier_statistics(rig->engine[TURNS]).write_bytes,
+                   waits = queued ? queued_device_counts(rig->device[TURNS]).waits : 0;
+    assert_ok(engine_step(rig->engine[TURNS], members[TURNS], tokens, count, &logits, &rig->error), rig->error);
+    assert_memory_equal(logits, expected, bytes);
+    free(expected);
+    /* The host waits for the logits, and for nothing else but what is written. */
+    const struct step_graph_counts after = engine_step_graph_counts(rig->engine[TURNS]);
+    if (queued && after.launches > before.launches && after.again == before.again &&
+        engine_tier_statistics(rig->engine[TURNS]).write_bytes == written)
+        assert_int_equal(queued_device_counts(rig->device[TURNS]).waits, waits + 1);
+}
+
+static void steps(struct rig *rig, bool queued) {
+    size_t count = 0, which[SEQUENCES];
+    const size_t times = random_between(&rig->random, 1, 5);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        if (rig->sequences[TURNS][s] == NULL || random_below(&rig->random, 3) == 0) continue;
+        if (sequence_length(rig->sequences[TURNS][s]) + times <= CONTEXT) which[count++] = s;
+    }
+    for (size_t t = 0; t < times && count > 0; t++) step(rig, queued, which, count);
+}
+
+/* What was chosen is counted once, also of a step that was run again. */
+static void statistics_compare(struct rig *rig) {
+    const struct select_statistics found = attention_statistics(engine_attention(rig->engine[TURNS])),
+                                   expected = attention_statistics(engine_attention(rig->engine[PLAIN]));
+    assert_int_equal(found.kept, expected.kept);
+    assert_int_equal(found.visible, expected.visible);
+    assert_int_equal(found.evaluated, expected.evaluated);
+    assert_true(found.kept < found.visible && found.lists_read > 0);
+}
+
+static void history(uint64_t seed, bool queued, const struct setting *setting, struct met *met) {
+    struct rig rig;
+    struct fetch_counts units;
+    rig_open(&rig, seed, queued, setting, NULL);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        come_or_go(&rig, random_below(&rig.random, SEQUENCES), met);
+        steps(&rig, queued);
+    }
+    assert_ok(engine_fetch_counts(rig.engine[TURNS], &units, &rig.error), rig.error);
+    const struct kv_tier_statistics tier = engine_tier_statistics(rig.engine[TURNS]);
+    const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[TURNS]);
+    assert_in_range(tier.host_bytes, 1, rig.plan[TURNS].host_bytes);
+    assert_true(units.absent == 0 || counts.again > 0);
+    statistics_compare(&rig);
+    met->launches += counts.launches;
+    met->hits += units.hits;
+    met->misses += units.misses;
+    met->read_pages += tier.read_pages;
+    met->fetched += tier.hits + tier.misses;
+    rig_close(&rig);
+}
+
+/* A setting on one device or the other, as the seed says. */
+static void steps_with_turns_have_the_bits_of_ram(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(3);
+    struct met met = {0};
+    for (size_t i = 0; i < SETTINGS; i++) history(seed + i, (seed + i) % 2 == 0, &settings[i], &met);
+    assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0);
+}
+
+/* Chunks of which the device has all that is listed are not asked for. */
+static void what_slots_have_is_not_fetched(void **state) {
+    (void)state;
+    struct met met[2] = {{0}, {0}};
+    for (size_t i = 0; i < 2; i++) {
+        struct setting setting = settings[0];
+        if (i == 0) setting.unit_bytes = 0;
+        history(test_seed(17), false, &setting, &met[i]);
+    }
+    assert_met(met[0].launches > 5);
+    assert_int_equal(met[0].launches, met[1].launches);
+    assert_in_range(met[1].fetched, 1, met[0].fetched - 1);
+}
+
+/* Chunks that steps fill are quantized and written behind them, as in steps operation by operation. */
+static void full_chunks_are_written_behind_the_step(void **state) {
+    (void)state;
+    static const size_t first = 0;
+    struct setting setting = settings[SETTINGS - 1]; /* both engines are on disk */
+    struct rig rig;
+    uint64_t written[ENGINES];
+    rig_open(&rig, test_seed(8), true, &setting, NULL);
+    come(&rig, 0, 150);
+    for (size_t i = 0; i < 120; i++) step(&rig, true, &first, 1);
+    for (size_t i = 0; i < ENGINES; i++) {
+        assert_ok(sequence_flush(rig.sequences[i][0], &rig.error), rig.error);
+        written[i] = engine_tier_statistics(rig.engine[i]).write_bytes;
+    }
+    assert_true(written[TURNS] > 0 && engine_step_graph_counts(rig.engine[TURNS]).launches > 110);
+    assert_int_equal(written[TURNS], written[PLAIN]);
+    rig_close(&rig);
+}
+
+/* ---- what goes wrong ---- */
+
+/* RAM has no slots for all that a layer lists: such a step is run again as it is, and no later one is a graph. */
+static void a_layer_that_ram_does_not_hold_goes_head_by_head(void **state) {
+    (void)state;
+    const struct setting setting = {"hata", CODES("0"), "300", 64 << 10, 0, 2};
+    static const size_t all[SEQUENCES] = {0, 1, 2};
+    struct rig rig;
+    rig_open(&rig, test_seed(5), true, &setting, NULL);
+    for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
+    for (size_t i = 0; i < 5; i++) step(&rig, true, all, SEQUENCES);
+    const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[TURNS]);
+    assert_int_equal(counts.launches, 1);
+    assert_int_equal(counts.again, 1);
+    statistics_compare(&rig);
+    rig_close(&rig);
+}
+
+static struct io_fault read_breaks(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
+    (void)path, (void)offset, (void)bytes;
+    atomic_bool *breaks = context;
+    return (struct io_fault){call == IO_CALL_READ && atomic_load(breaks) ? EIO : 0, SIZE_MAX};
+}
+
+/* In a turn it ends the step, whose graph was launched. */
+static void a_read_that_breaks_ends_the_step(void **state) {
+    (void)state;
+    atomic_bool breaks = false;
+    const struct io_faults faults = {&breaks, read_breaks};
+    const struct setting setting = {"hata", CODES("0"), "64", 64 << 10, 0, 2};
+    struct rig rig;
+    const float *logits;
+    uint64_t launches = 0;
+    enum status status = STATUS_OK;
+    rig_open(&rig, 7, true, &setting, &faults);
+    for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
+    for (size_t s = 0; s < SEQUENCES; s++) assert_ok(sequence_flush(rig.sequences[TURNS][s], &rig.error), rig.error);
+    for (size_t i = 0; i < 40 && status == STATUS_OK; i++) {
+        atomic_store(&breaks, i >= 10); /* the second one of a sequence that takes its turn */
+        launches = engine_step_graph_counts(rig.engine[TURNS]).launches;
+        status = engine_step(rig.engine[TURNS], &rig.sequences[TURNS][i / 9 % SEQUENCES], &rig.tokens[0][i], 1, &logits,
+                             &rig.error);
+    }
+    assert_int_equal(status, STATUS_IO);
+    assert_int_equal(engine_step_graph_counts(rig.engine[TURNS]).launches, launches + 1);
+    rig_close(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_with_turns_have_the_bits_of_ram),
+        cmocka_unit_test(what_slots_have_is_not_fetched),
+        cmocka_unit_test(full_chunks_are_written_behind_the_step),
+        cmocka_unit_test(a_layer_that_ram_does_not_hold_goes_head_by_head),
+        cmocka_unit_test(a_read_that_breaks_ends_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
