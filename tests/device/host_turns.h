@@ -5,6 +5,7 @@
 #include "testing.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "device/device.h"
 
@@ -17,9 +18,11 @@ struct host_turns {
     struct stream *stream;
     struct graph *graph;
     struct buffer shared, row, table;
-    size_t taken; /* in this launch */
+    size_t number; /* of the first turn, another one in each capture */
+    size_t taken;  /* in this launch */
     float value;  /* that the next turn is to see */
     uint32_t places[TURN_PLACES], round;
+    long pause_ns; /* that each turn takes */
 };
 
 static void host_turn_takes(void *context, size_t number) {
@@ -27,7 +30,8 @@ static void host_turn_takes(void *context, size_t number) {
     const float *seen = span_host(span_of(&turns->shared, TURN_SEEN));
     float *answer = span_host(span_of(&turns->shared, TURN_ANSWER));
     struct place_delta *deltas = span_host(span_of(&turns->shared, TURN_DELTAS));
-    assert_int_equal(number, 100 + turns->taken++);
+    assert_int_equal(number, turns->number + turns->taken++);
+    (void)nanosleep(&(struct timespec){.tv_nsec = turns->pause_ns}, NULL);
     for (size_t i = 0; i < TURN_WIDTH; i++) {
         if (seen[i] != turns->value) fail_msg("turn %zu sees %g, expected %g", number, seen[i], turns->value);
         answer[i] = turns->value / 2 + (float)number;
@@ -56,10 +60,11 @@ static void host_turns_gather(const struct host_turns *turns, struct span from, 
 static void host_turns_capture(struct host_turns *turns) {
     const struct device_operations *operations = turns->device->operations;
     struct error error;
+    turns->number += 100;
     assert_ok(operations->graph_begin(turns->stream, &error), error);
     for (size_t i = 0; i < TURNS; i++) {
         host_turns_gather(turns, span_of(&turns->row, 0), span_of(&turns->shared, TURN_SEEN));
-        operations->host_turn(turns->stream, &(struct host_turn_operation){host_turn_takes, turns, 100 + i});
+        operations->host_turn(turns->stream, &(struct host_turn_operation){host_turn_takes, turns, turns->number + i});
         operations->update_places(turns->stream,
                                   &(struct update_places_operation){.table = span_of(&turns->table, 0),
                                                                     .count = TURN_PLACES,

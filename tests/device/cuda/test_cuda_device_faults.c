@@ -1,5 +1,6 @@
 /* What can happen to a card while the cuda device works: one line, no crash, no hang; and without an error the right
  * result. */
+#include "../host_turns.h"
 #include "twin.h"
 
 #include <dlfcn.h>
@@ -7,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "device/cuda/fake/fake_control.h"
 #include "device/cuda/images.h"
 #include "device/device_open.h"
 
@@ -264,6 +266,118 @@ static void test_stuck(void **state) {
     }
 }
 
+/* ---- the host's turns ---- */
+
+enum { TURN_LIMIT_NS = 20000000 };
+
+struct turns_rig {
+    struct device *device;
+    struct stream *stream;
+    struct host_turns turns[2];
+    fake_count_from_here_function *count_from_here;
+    void *library;
+};
+
+static void turns_open(struct turns_rig *rig, uint64_t seed) {
+    const struct cuda_device_options options = {
+        .driver_file = FAKE_LIBRARY, .thread_count = 1, .wait_limit_ns = TURN_LIMIT_NS};
+    struct error error;
+    char settings[40];
+    snprintf(settings, sizeof settings, "seed=%llu,capability=90", (unsigned long long)seed);
+    (void)setenv("FAKE_CUDA", settings, 1);
+    assert_ok(device_cuda_create(&rig->device, &options, &error), error);
+    assert_ok(rig->device->operations->stream_create(rig->device, &rig->stream, &error), error);
+    for (size_t i = 0; i < 2; i++) host_turns_open(&rig->turns[i], rig->device, rig->stream);
+    assert_ok(rig->device->operations->stream_synchronize(rig->stream, &error), error);
+    rig->library = dlopen(FAKE_LIBRARY, RTLD_NOW);
+    assert_non_null(rig->library);
+    *(void **)&rig->count_from_here = dlsym(rig->library, "fake_count_from_here");
+}
+
+static void turns_close(struct turns_rig *rig) {
+    rig->count_from_here("");
+    for (size_t i = 0; i < 2; i++) host_turns_close(&rig->turns[i]);
+    rig->device->operations->stream_destroy(rig->stream);
+    device_destroy(rig->device);
+    (void)dlclose(rig->library);
+}
+
+/* Both graphs with a fault: no hang, one line, no turn behind it, and those before it were right.  How many there
+ * were. */
+static size_t turns_with(const char *setting, uint64_t seed, const char *text) {
+    struct turns_rig rig;
+    struct error error = {.status = STATUS_OK};
+    turns_open(&rig, seed);
+    const struct device_operations *operations = rig.device->operations;
+    rig.count_from_here(setting);
+    for (size_t i = 0; i < 2; i++) host_turns_launch(&rig.turns[i]);
+    const enum status status = operations->stream_synchronize(rig.stream, &error);
+    const size_t taken = rig.turns[0].taken + rig.turns[1].taken;
+    if (status == STATUS_OK) {
+        for (size_t i = 0; i < 2; i++) host_turns_check(&rig.turns[i]);
+    } else {
+        if (strstr(error.message, text) == NULL || strchr(error.message, '\n') != NULL)
+            fail_msg("%s: \"%s\", expected one line with \"%s\"", setting, error.message, text);
+        host_turns_launch(&rig.turns[1]);
+        assert_int_equal(operations->stream_synchronize(rig.stream, NULL), STATUS_FAILED);
+        assert_int_equal(rig.turns[1].taken, 0);
+        assert_int_equal(device_state(rig.device, NULL), STATUS_FAILED);
+    }
+    turns_close(&rig);
+    return status == STATUS_OK ? SIZE_MAX : taken;
+}
+
+static void turns_end(void **state) {
+    (void)state;
+    char setting[60];
+    for (size_t n = 1; n <= 4 * TURNS; n += 4) { /* the word that asks, of every other turn; the others lower one */
+        snprintf(setting, sizeof setting, "lose=%zu", n);
+        assert_int_equal(turns_with(setting, n, "no progress for"), (n - 1) / 2);
+    }
+    for (size_t n = 1; n <= 6 * TURNS; n += 5) { /* three kernels a turn, the first in front of it */
+        snprintf(setting, sizeof setting, "fail=kernel:%zu:700", n);
+        assert_int_equal(turns_with(setting, n, "CUDA_ERROR_ILLEGAL_ADDRESS"), (n + 1) / 3);
+    }
+    assert_int_equal(turns_with("fail=cuGraphLaunch:2:719", 3, "launching a recorded step"), TURNS);
+    size_t failed = 0;
+    for (size_t n = 1; n < 40; n += 2) { /* a card that is gone, at any call */
+        snprintf(setting, sizeof setting, "fail=any:%zu:719", n);
+        failed += turns_with(setting, n, "cuda: ") != SIZE_MAX;
+    }
+    assert_true(failed > 10);
+}
+
+/* A turn that takes longer than a card may be without progress, and a host that comes to it late. */
+static void turns_take_their_time(void **state) {
+    (void)state;
+    enum { ASKS = 1200 };
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct turns_rig rig;
+        turns_open(&rig, seed);
+        rig.turns[0].pause_ns = 3 * TURN_LIMIT_NS / 2;
+        host_turns_launch(&rig.turns[0]);
+        const struct ticket ticket = rig.device->operations->ticket(rig.stream);
+        for (size_t i = 0; i < ASKS; i++) {
+            assert_false(rig.device->operations->ticket_done(ticket));
+            if (i % (ASKS / 4) == 0) (void)nanosleep(&(struct timespec){.tv_nsec = TURN_LIMIT_NS}, NULL);
+        }
+        host_turns_check(&rig.turns[0]);
+        turns_close(&rig);
+    }
+}
+
+/* A card whose streams cannot wait has none. */
+static void turns_need_waits(void **state) {
+    (void)state;
+    struct device *device;
+    struct error error;
+    const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    (void)setenv("FAKE_CUDA", "waits=0", 1);
+    assert_ok(device_cuda_create(&device, &options, &error), error);
+    assert_null(device->operations->host_turn);
+    device_destroy(device);
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
@@ -271,6 +385,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_bytes),
                                        cmocka_unit_test(test_card), cmocka_unit_test(test_lack),
-                                       cmocka_unit_test(test_stuck)};
+                                       cmocka_unit_test(turns_end), cmocka_unit_test(turns_take_their_time),
+                                       cmocka_unit_test(turns_need_waits), cmocka_unit_test(test_stuck)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

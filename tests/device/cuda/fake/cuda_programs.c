@@ -30,6 +30,8 @@ struct program {
     struct cuda_buffer input[HOST_SLOTS], output[HOST_SLOTS];   /* pinned */
     struct cuda_buffer x[SLOTS], y[SLOTS], addend, total, page; /* of the device */
     struct cuda_buffer total_out;                               /* pinned */
+    struct cuda_buffer turn; /* pinned: what the host's turn writes, a word; what the step made of it */
+    uint64_t ticket;         /* of the replay */
     bool is_right;
 };
 
@@ -56,6 +58,7 @@ static enum status buffers_create(struct program *program, struct error *error) 
     }
     TRY(cuda_buffer_create_host(&program->block, context, HOST_SLOTS * sizeof(uint32_t), error));
     TRY(cuda_buffer_create_host(&program->total_out, context, HOST_SLOTS * sizeof(uint32_t), error));
+    TRY(cuda_buffer_create_host(&program->turn, context, 2 * sizeof(uint32_t), error));
     TRY(cuda_buffer_create(&program->addend, context, SLOTS * sizeof(uint32_t), error));
     TRY(cuda_buffer_create(&program->page, context, BYTES, error));
     TRY(cuda_buffer_create(&program->total, context, SLOTS * sizeof(uint32_t), error));
@@ -96,8 +99,8 @@ static void calls_read(const struct cuda_driver *driver, uint64_t calls[PROGRAM_
 static void program_close(struct program *program, struct program_result *result) {
     for (int i = 0; i < 3; i++) cuda_stream_drain(&program->streams[i]);
     cuda_graph_destroy(&program->graph);
-    struct cuda_buffer *buffers[] = {&program->block, &program->addend, &program->total, &program->page,
-                                     &program->total_out};
+    struct cuda_buffer *buffers[] = {&program->block, &program->addend,    &program->total,
+                                     &program->page,  &program->total_out, &program->turn};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cuda_buffer_destroy(buffers[i]);
     for (int i = 0; i < HOST_SLOTS; i++) {
         cuda_buffer_destroy(&program->input[i]);
@@ -267,6 +270,30 @@ static enum status pipeline_run(struct program *program, struct error *error) {
 
 /* ---- step: a page comes from the host, is added to twice, and summed beside ---- */
 
+static uint32_t turn_word(const struct program *program) { return words(&program->total_out)[0] * 7 + 1; }
+
+static void turn_take(void *context) {
+    struct program *program = context;
+    struct cuda_stream *stream = &program->streams[0];
+    if (has(program, BUG_TURN_ANSWERED_EARLY)) cuda_flag_raise(&stream->turns.answered, 1);
+    for (int i = 0; i < 8; i++) (void)cuda_ticket_done(stream, program->ticket); /* the disk takes its time */
+    words(&program->turn)[0] = turn_word(program);
+}
+
+static void step_turn(const struct program *program, struct cuda_stream *stream) {
+    struct cuda_turns *turns = &stream->turns;
+    struct cuda_context *context = stream->context;
+    if (!has(program, BUG_TURN_NOT_AWAITED) && !has(program, BUG_TURN_NOT_LOWERED)) {
+        cuda_stream_turn(stream);
+        return;
+    }
+    if (turns->asked.context == NULL && (cuda_flag_create(&turns->asked, context, &context->error) != STATUS_OK ||
+                                         cuda_flag_create(&turns->answered, context, &context->error) != STATUS_OK))
+        return;
+    cuda_stream_flag_raise(stream, &turns->asked, 1);
+    if (has(program, BUG_TURN_NOT_LOWERED)) cuda_stream_flag_wait(stream, &turns->answered, 1);
+}
+
 static void step_record(struct program *program, uint64_t addend) {
     struct cuda_stream *main_stream = &program->streams[0], *side = &program->streams[1];
     const uint64_t x = program->page.address, y = program->y[0].address, z = program->y[1].address;
@@ -295,13 +322,15 @@ static void step_record(struct program *program, uint64_t addend) {
     cuda_stream_copy(main_stream, program->total_out.address, program->total.address, 4);
     if (!has(program, BUG_ANSWER_FLAG_EARLY) && !has(program, BUG_ANSWER_FLAG_MISSING))
         cuda_stream_flag_raise(main_stream, &program->answer_ready, 1);
+    step_turn(program, main_stream);
+    cuda_stream_copy(main_stream, word_of(&program->turn, 1), word_of(&program->turn, 0), 4);
 }
 
 /* The host looks for the answer's flag while it asks for progress, as a program does that has other things to do. */
 static enum status answer_await(struct program *program, uint64_t ticket, struct error *error) {
     struct cuda_stream *stream = &program->streams[0];
     while (cuda_flag_value(&program->answer_ready) == 0)
-        if (cuda_ticket_done(stream, ticket)) break;
+        if (cuda_ticket_done(stream, ticket) || cuda_flag_value(&stream->turns.asked) != 0) break;
     TRY(cuda_context_status(&program->context, error));
     if (cuda_flag_value(&program->answer_ready) == 0) program->is_right = false;
     cuda_flag_lower(&program->answer_ready);
@@ -315,8 +344,9 @@ static enum status step_replay(struct program *program, struct error *error) {
     const uint32_t addend = (uint32_t)random_next(&program->chance);
     words(&program->block)[0] = addend;
     const int launches = has(program, BUG_NOT_REPLAYED) ? 0 : has(program, BUG_FLAG_NEVER_RAISED) ? 3 : 1;
+    cuda_stream_turns_expect(stream, (size_t)launches, turn_take, program);
     for (int i = 0; i < launches; i++) cuda_graph_launch(&program->graph, stream);
-    const uint64_t ticket = cuda_stream_mark(stream);
+    const uint64_t ticket = program->ticket = cuda_stream_mark(stream);
     if (has(program, BUG_FLAG_RAISED_EARLY)) cuda_flag_raise(&program->page_ready, 1);
     if (has(program, BUG_BLOCK_OVERWRITTEN)) words(&program->block)[0] = 0;
     for (int i = 0; i < 8; i++) (void)cuda_ticket_done(stream, ticket); /* the disk takes its time */
@@ -331,7 +361,9 @@ static enum status step_replay(struct program *program, struct error *error) {
     }
     if (words(&program->total_out)[0] != total) program->is_right = false;
     memset(program->output[0].host, 0, BYTES);
-    return cuda_ticket_wait(stream, ticket, error);
+    TRY(cuda_ticket_wait(stream, ticket, error));
+    if (words(&program->turn)[1] != turn_word(program)) program->is_right = false;
+    return STATUS_OK;
 }
 
 static enum status step_make(struct program *program, uint64_t addend, struct error *error) {

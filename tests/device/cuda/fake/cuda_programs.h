@@ -2,7 +2,8 @@
  * Each can be run with one of the bugs that such programs have.
  *
  *   pipeline  three streams (upload, compute, download) over two slots: tickets alone keep them apart
- *   step      a recorded step of two streams: it takes a page that the host hands over by a flag, and is replayed
+ *   step      a recorded step of two streams: it takes a page that the host hands over by a flag, raises one for its
+ *             answer, and then gives the host a turn, to write what it reads next; it is replayed
  */
 #pragma once
 
@@ -41,6 +42,9 @@ enum bug {
     BUG_ANSWER_FLAG_EARLY,   /* the flag of an answer is raised in front of the copy */
     BUG_ANSWER_FLAG_MISSING, /* and not at all */
     BUG_NOT_REPLAYED,        /* recorded, and never launched */
+    BUG_TURN_ANSWERED_EARLY, /* the host's turn ends before it has written */
+    BUG_TURN_NOT_AWAITED,    /* the step asks the host, and goes on */
+    BUG_TURN_NOT_LOWERED,    /* the next replay has its answer already */
     BUG_COUNT,
 };
 

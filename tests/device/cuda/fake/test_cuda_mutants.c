@@ -44,6 +44,9 @@ static const char *const names[BUG_COUNT] = {
     [BUG_ANSWER_FLAG_EARLY] = "answer flag early",
     [BUG_ANSWER_FLAG_MISSING] = "answer flag missing",
     [BUG_NOT_REPLAYED] = "not replayed",
+    [BUG_TURN_ANSWERED_EARLY] = "turn answered early",
+    [BUG_TURN_NOT_AWAITED] = "turn not awaited",
+    [BUG_TURN_NOT_LOWERED] = "turn not lowered",
 };
 
 /* In a process of its own, since some end with a signal. */

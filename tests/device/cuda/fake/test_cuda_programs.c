@@ -48,8 +48,8 @@ static void test_step(void **state) {
     assert_int_equal(result.counts.graph_launches, PROGRAM_ROUNDS);
     assert_int_equal(result.counts.graphs, 1);
     assert_int_equal(result.counts.graph_changes, 1);
-    assert_int_equal(result.counts.waits, PROGRAM_ROUNDS);
-    assert_int_equal(result.counts.copied_bytes, PROGRAM_ROUNDS * (2 * 96 + 2) * 4);
+    assert_int_equal(result.counts.waits, 2 * PROGRAM_ROUNDS);
+    assert_int_equal(result.counts.copied_bytes, PROGRAM_ROUNDS * (2 * 96 + 3) * 4);
     for (uint64_t i = 0; i < SEEDS; i++) expect_right(true, "", seed + i, true, &result);
     assert_int_equal(result.early_count, 0);
 }
