@@ -19,12 +19,15 @@ struct rig {
     struct cuda_modules modules;
 };
 
-static void rig_open(struct rig *rig, const char *settings) {
+static void rig_open_with(struct rig *rig, const char *settings, const struct cuda_image *images, size_t image_count) {
     struct error error;
     (void)setenv("FAKE_CUDA", settings, 1);
     assert_ok(cuda_driver_open(&rig->driver, FAKE_LIBRARY, &error), error);
     assert_ok(cuda_context_open(&rig->context, &rig->driver, 0, &(struct cuda_options){0}, &error), error);
-    assert_ok(cuda_modules_open(&rig->modules, &rig->context, cuda_images, cuda_image_count, &error), error);
+    assert_ok(cuda_modules_open(&rig->modules, &rig->context, images, image_count, &error), error);
+}
+static void rig_open(struct rig *rig, const char *settings) {
+    rig_open_with(rig, settings, cuda_images, cuda_image_count);
 }
 
 static void rig_close(struct rig *rig) {
@@ -55,6 +58,38 @@ static void test_entries(void **state) {
     printf("%zu images, %zu kernels\n", cuda_image_count, count);
     assert_true(count >= cuda_image_count);
     rig_close(&rig);
+}
+
+/* Of a kernel that two images have a card gets the one that is for it alone, where there is one; by its whole name,
+ * compiled once. */
+static void test_list(void **state) {
+    (void)state;
+    static const char mark[] = ".entry ", longer[] = ".visible .entry %sx(\n.visible .entry alone(\n";
+    static const struct {
+        const char *settings, *image;
+    } cards[] = {{"capability=86", "plain"}, {"capability=90", "tuned"}, {"capability=100", "plain"}};
+    const struct cuda_image *real = cuda_images;
+    while (real->capability != 80) real++;
+    const char *const at = strstr(real->ptx, mark) + sizeof mark - 1;
+    char name[160], less[160], others[400];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "("), at);
+    snprintf(less, sizeof less, "%.*s", (int)strlen(name) - 1, name);
+    snprintf(others, sizeof others, longer, name);
+    const struct cuda_image images[] = {{"others", 90, others}, {"plain", 80, real->ptx}, {"tuned", 90, real->ptx}};
+    for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
+        struct rig rig;
+        struct cuda_kernel kernel;
+        struct error error;
+        rig_open_with(&rig, cards[i].settings, images, sizeof images / sizeof images[0]);
+        for (int turn = 0; turn < 2; turn++)
+            assert_ok(cuda_kernel_find(&kernel, &rig.modules, name, 0, &error), error);
+        assert_int_equal(rig.modules.loaded_count, 1);
+        assert_string_equal(rig.modules.loaded[0].entry->image->name, cards[i].image);
+        assert_int_equal(cuda_kernel_find(&kernel, &rig.modules, less, 0, &error), STATUS_UNSUPPORTED);
+        if (i != 1) assert_int_equal(cuda_kernel_find(&kernel, &rig.modules, "alone", 0, &error), STATUS_UNSUPPORTED);
+        if (i != 1) assert_string_equal(error.message, "cuda: no kernel alone for Fake GPU 0");
+        rig_close(&rig);
+    }
 }
 
 /* ---- what clang made of the words of programmatic dependent launch ---- */
@@ -239,8 +274,9 @@ int main(void) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_add),
-                                       cmocka_unit_test(test_tensor_maps), cmocka_unit_test(test_early_starts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_list),
+                                       cmocka_unit_test(test_add), cmocka_unit_test(test_tensor_maps),
+                                       cmocka_unit_test(test_early_starts),
                                        cmocka_unit_test(bugs_of_early_starts_are_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
