@@ -20,10 +20,11 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return bytes;
 }
 
+/* What RAM has is read to where it lies, and written from here head by head. */
 size_t kv_budget_bounce_bytes(const struct kv_cache_config *config) {
-    const size_t run = kv_heads_max(config) * KEY_INDEX_RUN * config->key_index_bytes,
+    const size_t heads = kv_key_index_is_in_ram(config) ? 1 : kv_heads_max(config),
                  part = store_state_part_bytes(config->state_floats * sizeof(float));
-    return max_size(align_up(run, IO_ALIGNMENT), part);
+    return max_size(align_up(heads * KEY_INDEX_RUN * config->key_index_bytes, IO_ALIGNMENT), part);
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
@@ -105,13 +106,13 @@ static uint64_t documents_bytes(const struct kv_cache_config *config) {
 uint64_t kv_tier_device_bytes(const struct kv_cache_config *config) {
     if (!config->device_has_memory) return 0;
     const uint64_t key_index =
-        config->key_index_on_disk ? 0 : kv_key_index_blocks(config) * config->key_index_bytes;
+        kv_key_index_is_in_ram(config) ? 0 : kv_key_index_blocks(config) * config->key_index_bytes;
     return key_index + max_size(config->sequence_capacity, 1) * kv_states_bytes(config) + device_tables_bytes(config);
 }
 
 uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
-    const bool is_in_ram = config->key_index_on_disk || !config->device_has_memory;
-    const uint64_t key_index = is_in_ram ? kv_key_index_blocks(config) * config->key_index_bytes : 0;
+    const uint64_t key_index =
+        kv_key_index_is_in_ram(config) ? kv_key_index_blocks(config) * config->key_index_bytes : 0;
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
            kv_budget_bounce_bytes(config) + kv_budget_staging_bytes(config);
 }

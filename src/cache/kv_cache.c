@@ -150,8 +150,9 @@ static struct layout table_memory(const struct layout *counted) {
 }
 
 /* Checksums are the host's work. */
+/* Documents are read to where the host has it. */
 static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
-    return config->key_index_on_disk ? MEMORY_SHARED : MEMORY_DEVICE;
+    return config->host_bytes > 0 && kv_key_index_is_in_ram(config) ? MEMORY_SHARED : MEMORY_DEVICE;
 }
 
 /* Views of every group show the slabs that there are now. */

@@ -39,8 +39,8 @@ struct kv_cache {
     struct slab slabs[KV_GROUPS_MAX];
     uint64_t *first_slots;
     struct slab near; /* of the first near_layers layers, MEMORY_DEVICE; or none */
-    /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
-     * MEMORY_SHARED; or none. */
+    /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with a tier whose RAM has
+     * them (kv_key_index_is_in_ram) MEMORY_SHARED; or none. */
     struct slab key_index;
     /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_NEAR_ROWS: near; POOL_OTHER: of
      * key_index */
@@ -105,6 +105,11 @@ static inline uint32_t kv_chunk_place(const struct kv_sequence *sequence, size_t
 }
 static inline bool kv_has_quantized(const struct kv_sequence *sequence) { return sequence->quantized.places != NULL; }
 static inline bool kv_has_key_index(const struct kv_sequence *sequence) { return sequence->key_index.places != NULL; }
+
+/* Where the key index is, if not on disk. */
+static inline bool kv_key_index_is_in_ram(const struct kv_cache_config *config) {
+    return config->key_index_on_disk || !config->device_has_memory;
+}
 
 /* With key_index_on_disk: layers whose blocks are in memory at once. */
 static inline size_t kv_key_index_places(const struct kv_cache_config *config) {

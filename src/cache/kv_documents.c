@@ -1,11 +1,15 @@
 /* The documents of a sequence: opened, created, copied, cut back; and those that nobody will find, for what does not
  * fit in RAM. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/checked.h"
 #include "cache/inputs.h"
 #include "cache/kv_tier_internal.h"
 #include "cache/residency.h"
+#include "platform/pool.h"
 
 enum { LAYER_CHUNKS = 4 }; /* read at once, of every head; slots_min has slots for as many */
 
@@ -183,6 +187,73 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
+/* The key index on its way from a document, in parts: one head's blocks of a run.  Numbered as they lie there:
+ * [run][layer][KV head]. */
+struct index_parts {
+    struct kv_sequence *sequence;
+    struct document *document;
+    uint64_t chunk_first, chunk_count; /* chunks [chunk_first, chunk_count) */
+    size_t first, count;               /* parts [first, first + count) are read together */
+    _Atomic bool has_failed;
+    pthread_mutex_t lock;
+    size_t failed; /* under lock: the first part that could not be read, and why */
+    struct error why;
+};
+
+/* A part, which the host reads to where it lies, or for the device's own memory beside the layer's other heads. */
+static struct tier_blocks part_blocks(const struct index_parts *parts, size_t number) {
+    const struct kv_cache_config *config = &parts->sequence->cache->config;
+    const size_t lane_first = kv_lane(config, config->key_index_layer_first, 0),
+                 lanes = kv_lane_count(config) - lane_first;
+    const struct kv_lane_place place = kv_lane_place(config, lane_first + number % lanes);
+    const uint64_t run = (parts->chunk_first / KEY_INDEX_RUN + number / lanes) * KEY_INDEX_RUN,
+                   first = run > parts->chunk_first ? run : parts->chunk_first,
+                   end = min_size(run + KEY_INDEX_RUN, parts->chunk_count);
+    uint8_t *memory = parts->sequence->cache->tier->bounce + place.kv_head * KEY_INDEX_RUN * config->key_index_bytes;
+    return (struct tier_blocks){place.layer, place.kv_head,         1,
+                                first,       (size_t)(end - first), kv_key_index_is_in_ram(config) ? NULL : memory};
+}
+
+static void read_part(struct index_parts *parts, size_t number) {
+    const struct tier_blocks blocks = part_blocks(parts, number);
+    struct error why;
+    if (kv_slides(&parts->sequence->cache->config, blocks.layer)) return;
+    if (tier_load_blocks(parts->sequence, parts->document, &blocks, &why) == STATUS_OK) return;
+    pthread_mutex_lock(&parts->lock);
+    if (!parts->has_failed || number < parts->failed) {
+        parts->failed = number;
+        parts->why = why;
+    }
+    parts->has_failed = true;
+    pthread_mutex_unlock(&parts->lock);
+}
+
+/* All parts before one that failed are read: numbers are handed out in order. */
+static void read_parts(void *context, const struct pool_worker *worker) {
+    struct index_parts *parts = context;
+    for (size_t i; !parts->has_failed && (i = pool_ticket(worker)) < parts->count;) read_part(parts, parts->first + i);
+}
+
+/* By all threads (decision 0086).  What the device's own memory gets goes up layer by layer behind that. */
+static enum status read_key_index(struct index_parts *parts, struct error *error) {
+    struct kv_sequence *sequence = parts->sequence;
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const bool is_in_ram = kv_key_index_is_in_ram(config);
+    const size_t runs = (size_t)((parts->chunk_count - 1) / KEY_INDEX_RUN - parts->chunk_first / KEY_INDEX_RUN + 1),
+                 total = runs * (kv_lane_count(config) - kv_lane(config, config->key_index_layer_first, 0));
+    for (; parts->first < total && !parts->has_failed; parts->first += parts->count) {
+        struct tier_blocks blocks = part_blocks(parts, parts->first);
+        blocks.head_count = kv_heads(config, blocks.layer);
+        parts->count = is_in_ram ? total : blocks.head_count;
+        pool_run(device_pool(sequence->cache->device), read_parts, parts);
+        if (!is_in_ram && !parts->has_failed && !kv_slides(config, blocks.layer))
+            tier_move_blocks(sequence, &blocks, true);
+    }
+    const enum status moved =
+        sequence->cache->device->operations->stream_synchronize(sequence->cache->tier->stream, error);
+    return parts->has_failed ? document_key_index_failed(parts->document, &parts->why, error) : moved;
+}
+
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
 static enum status load_key_index(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
                                   uint64_t chunk_count, struct error *error) {
@@ -196,20 +267,13 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                          layout->key_index_kind, sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
-    enum status status = STATUS_OK;
-    for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
-            const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
-            const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
-            uint8_t *run = sequence->cache->tier->bounce;
-            const struct tier_blocks blocks = {layer, 0, kv_heads(config, layer), first, count, run};
-            status = document_read_key_index_run(document, layer, first, count, run, error);
-            if (status == STATUS_OK) tier_move_blocks(sequence, &blocks, true);
-            first += count;
-        }
-    const enum status moved = sequence->cache->device->operations->stream_synchronize(
-        sequence->cache->tier->stream, status == STATUS_OK ? error : NULL);
-    return status == STATUS_OK ? moved : status;
+    if (chunk_first >= chunk_count) return STATUS_OK;
+    struct index_parts parts = {.sequence = sequence,
+                                .document = document,
+                                .chunk_first = chunk_first,
+                                .chunk_count = chunk_count,
+                                .lock = PTHREAD_MUTEX_INITIALIZER};
+    return read_key_index(&parts, error);
 }
 
 /* The chunk that is not full is what rows are appended to: it leaves the document for good. */

@@ -47,40 +47,62 @@ static size_t run_block_of(const struct tier_blocks *blocks, size_t i) {
     return i / blocks->chunk_count * KEY_INDEX_RUN + i % blocks->chunk_count;
 }
 
+/* So many from number i on are neighbours in the key index, as they are in a document. */
+static size_t joined_blocks(const struct kv_sequence *sequence, const struct tier_blocks *blocks, size_t i) {
+    const size_t bytes = sequence->cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
+    const struct span first = block_of(sequence, blocks, i);
+    size_t joined = 1;
+    for (; i + joined < count && run_block_of(blocks, i + joined) == run_block_of(blocks, i) + joined; joined++) {
+        const struct span next = block_of(sequence, blocks, i + joined);
+        if (next.buffer != first.buffer || next.offset != first.offset + joined * bytes) break;
+    }
+    return joined;
+}
+
 void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index) {
     const struct kv_cache *cache = sequence->cache;
     const struct device_operations *operations = cache->device->operations;
     const size_t bytes = cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
     for (size_t i = 0, joined; i < count; i += joined) {
         const struct span first = block_of(sequence, blocks, i);
-        const size_t run_block = run_block_of(blocks, i);
-        for (joined = 1; i + joined < count && run_block_of(blocks, i + joined) == run_block + joined; joined++) {
-            const struct span next = block_of(sequence, blocks, i + joined);
-            if (next.buffer != first.buffer || next.offset != first.offset + joined * bytes) break;
-        }
+        uint8_t *memory = blocks->memory + run_block_of(blocks, i) * bytes;
+        joined = joined_blocks(sequence, blocks, i);
         if (to_index)
-            operations->upload(cache->tier->stream, first, blocks->memory + run_block * bytes, joined * bytes);
+            operations->upload(cache->tier->stream, first, memory, joined * bytes);
         else
-            operations->download(cache->tier->stream, blocks->memory + run_block * bytes, first, joined * bytes);
+            operations->download(cache->tier->stream, memory, first, joined * bytes);
     }
+}
+
+enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
+                             const struct tier_blocks *blocks, struct error *why) {
+    ASSERT(blocks->head_count == 1);
+    for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
+        joined = blocks->memory != NULL ? blocks->chunk_count : joined_blocks(sequence, blocks, i);
+        const struct key_index_read read = {blocks->layer, blocks->head_first, blocks->chunk_first + i, joined,
+                                            blocks->memory != NULL ? blocks->memory
+                                                                   : span_host(block_of(sequence, blocks, i))};
+        TRY(document_read_key_index(document, &read, why));
+    }
+    return STATUS_OK;
 }
 
 /* Blocks [first, end) of full chunks of a layer, all in one document, to where the view shows them. */
 static enum status read_blocks(struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t first,
                                uint64_t end, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    const struct kv_cache_config *config = &sequence->cache->config;
-    const size_t bytes = config->key_index_bytes;
+    const size_t heads = kv_heads(&sequence->cache->config, layer);
+    struct error why;
     if (!document_key_index_written(document, layer, first, end - first)) TRY(document_flush(document, error));
     for (uint64_t chunk = first; chunk < end;) {
         const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
-        TRY(document_read_key_index_run(document, layer, chunk, count, tier->bounce, error));
-        for (size_t head = 0; head < kv_heads(config, layer); head++)
-            for (size_t i = 0; i < count; i++)
-                memcpy(span_host(block_at(sequence, layer, head, chunk + i)),
-                       tier->bounce + (head * KEY_INDEX_RUN + i) * bytes, bytes);
-        tier->statistics.key_index_read_bytes += kv_heads(config, layer) * count * bytes;
+        for (size_t head = 0; head < heads; head++) {
+            const struct tier_blocks blocks = {layer, head, 1, chunk, count, NULL};
+            if (tier_load_blocks(sequence, document, &blocks, &why) != STATUS_OK)
+                return document_key_index_failed(document, &why, error);
+        }
+        tier->statistics.key_index_read_bytes += heads * count * sequence->cache->config.key_index_bytes;
         chunk += count;
     }
     return STATUS_OK;
@@ -165,15 +187,15 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
 
 enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk, struct error *error) {
     if (!is_on_disk(sequence, layer) || chunk >= sequence->pages->written[layer]) return STATUS_OK;
-    struct kv_tier *tier = sequence->cache->tier;
-    const struct kv_cache_config *config = &sequence->cache->config;
     struct document *document = tier_document_of(sequence, chunk);
+    struct error why;
     ASSERT(document != NULL);
     if (!document_key_index_written(document, layer, chunk, 1)) TRY(document_flush(document, error));
-    TRY(document_read_key_index_run(document, layer, chunk, 1, tier->bounce, error));
-    for (size_t head = 0; head < kv_heads(config, layer); head++)
-        memcpy(open_block(sequence, layer, head), tier->bounce + head * KEY_INDEX_RUN * config->key_index_bytes,
-               config->key_index_bytes);
+    for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++) {
+        const struct key_index_read read = {layer, head, chunk, 1, open_block(sequence, layer, head)};
+        if (document_read_key_index(document, &read, &why) != STATUS_OK)
+            return document_key_index_failed(document, &why, error);
+    }
     sequence->open.chunks[layer] = chunk;
     return STATUS_OK;
 }

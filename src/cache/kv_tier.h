@@ -70,7 +70,7 @@
  * chunks get neighbouring slots, so that one request reads many pages.  Among chunks that were fetched for a choice,
  * those that are used less often are evicted first (access frequency, LeoAM section 4.1).
  *
- * Slots lie in MEMORY_SHARED, the key index in MEMORY_DEVICE.  Thread: the engine's.
+ * Slots lie in MEMORY_SHARED, and the key index where the device has no memory of its own.  Thread: the engine's.
  */
 #pragma once
 

@@ -129,10 +129,10 @@ struct kv_tier {
     bool *lane_stays;                /* [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
-    /* Owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on: a run of the key index, or a part of a
-     * state, between a document and the device. */
+    /* Owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on: a run of the key index, or of one head where
+     * RAM has it, or a part of a state, between a document and the device. */
     uint8_t *bounce;
-    struct kv_fetch *fetches;        /* [kv_heads_max]: of one layer of a document that is opened or copied */
+    struct kv_fetch *fetches; /* [kv_heads_max]: of one layer of a document that is opened or copied */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -298,7 +298,7 @@ void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slo
 
 /* ---- kv_key_index.c ---- */
 
-/* Blocks of some chunks of some heads of a layer, in the host's memory as a document has them:
+/* Blocks of some chunks, of one run, of some heads of a layer, in the host's memory as a document has them:
  * [head_count][KEY_INDEX_RUN][key_index_bytes], of which the first chunk_count of each head are set. */
 struct tier_blocks {
     size_t layer, head_first, head_count;
@@ -308,6 +308,10 @@ struct tier_blocks {
 };
 /* To where they lie in the key index, or from there, on the tier's stream: neighbours by one copy. */
 void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index);
+/* Reads and verifies one head's, of one document, by any thread (document_read_key_index).  memory NULL: to where they
+ * lie in the key index, which is in RAM. */
+enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
+                             const struct tier_blocks *blocks, struct error *why) STATUS_CHECKED;
 
 /* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
  * key_index_on_disk. */

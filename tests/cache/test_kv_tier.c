@@ -4,9 +4,11 @@
 #include "testing.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../platform/scratch.h"
@@ -33,6 +35,7 @@ struct setting {
     uint64_t gap_bytes;             /* struct kv_cache_config */
     uint32_t lanes[LAYERS * HEADS]; /* wanted in RAM whole, the first ones most; so many of them: */
     size_t lane_count;
+    const struct io_faults *faults; /* struct store_options */
     bool grows; /* sequences are seldom cut, so that they become as long as they may */
 };
 
@@ -69,7 +72,8 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                          &(struct store_options){.directory = directory,
                                                  .backend = setting->backend,
                                                  .staging_bytes = 1 << 20,
-                                                 .whole_pages = setting->whole_pages},
+                                                 .whole_pages = setting->whole_pages,
+                                                 .faults = setting->faults},
                          &error),
               error);
     assert_ok(kv_tier_create(&setting->cache, setting->device, &setting->config, &error), error);
@@ -311,10 +315,10 @@ static uint64_t run(struct setting *setting, size_t steps) {
     return kv_tier_statistics(setting->cache).misses;
 }
 
-static struct device *make_device(void) {
+static struct device *make_device(size_t thread_count) {
     struct device *device;
     struct error error;
-    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
+    const struct device_options options = {.thread_count = thread_count, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &options, &error), error);
     assert_ok(device->operations->stream_create(device, &stream, &error), error);
     return device;
@@ -323,7 +327,7 @@ static struct device *make_device(void) {
 static void test_against_a_model(void **state) {
     (void)state;
     uint64_t seed = test_seed(20261121);
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     uint64_t misses = 0; /* of all rounds: one in a hundred cuts its sequences before they are large */
     for (size_t round = 0; round < 6; round++) {
         struct random random;
@@ -372,7 +376,7 @@ static void what_goes_is_the_policys(void **state) {
         bool keeps_often, keeps_last;
     } policies[] = {
         {KV_EVICT_FREQUENCY_ADMITTED, true, false}, {KV_EVICT_LFU, true, true}, {KV_EVICT_LRU, false, true}};
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
         static struct model_sequence model;
         struct random random;
@@ -481,7 +485,7 @@ static void open_document(struct setting *setting, struct model_sequence *model,
 static void what_is_read_is_what_was_chosen(void **state) {
     (void)state;
     enum { PART = 4096, CHUNKS = 12 };
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     for (int form = 0; form < 2; form++) { /* with checksums of parts, and as before */
         static struct model_sequence model;
         struct random random;
@@ -550,7 +554,7 @@ static uint64_t pinned_at_most(struct model_sequence *model, bool beside) {
 static void most_slots_are_on_their_way_beside_computing(void **state) {
     (void)state;
     static struct model_sequence model;
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     struct random random;
     struct scratch scratch;
     random_init(&random, 11);
@@ -579,7 +583,7 @@ static void gaps_are_read_by_their_cost(void **state) {
         uint64_t gap_bytes;
         size_t parts[KINDS];
     } cases[] = {{0, {3, 4, 2}}, {1, {2, 2, 2}}, {2 * PART - 1, {3, 2, 2}}, {1 << 20, {3, 4, 6}}};
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct model_sequence model;
         struct random random;
@@ -608,7 +612,7 @@ static void gaps_are_read_by_their_cost(void **state) {
 
 static void test_too_small_a_budget_is_refused(void **state) {
     (void)state;
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     struct error error;
     struct kv_cache *cache;
     struct kv_cache_config config = {.layer_count = LAYERS,
@@ -631,7 +635,7 @@ static void test_too_small_a_budget_is_refused(void **state) {
 /* Resident heads: the budget holds as many of the first ones as it can, and their chunks are never evicted. */
 static void residents_never_go(void **state) {
     (void)state;
-    struct device *device = make_device();
+    struct device *device = make_device(1);
     struct error error;
     const uint64_t seed = test_seed(20261122);
     uint64_t misses = 0;
@@ -695,6 +699,104 @@ static void an_eighth_is_enough(void **state) {
             }
 }
 
+enum { READERS = 3 };
+
+/* While it is on, no read of a key index goes on before so many threads are in one. */
+struct meeting {
+    struct io_faults faults;
+    bool is_on;
+    pthread_mutex_t lock;
+    pthread_cond_t come;
+    pthread_t readers[READERS]; /* under lock */
+    size_t count;
+};
+
+static struct io_fault meet(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
+    struct meeting *meeting = context;
+    (void)offset;
+    if (call != IO_CALL_READ || strstr(path, ".metadata") == NULL) return (struct io_fault){.bytes_max = bytes};
+    pthread_mutex_lock(&meeting->lock);
+    size_t i = 0;
+    while (i < meeting->count && !pthread_equal(meeting->readers[i], pthread_self())) i++;
+    if (i == meeting->count) meeting->readers[meeting->count++] = pthread_self();
+    pthread_cond_broadcast(&meeting->come);
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 60; /* nobody comes where one thread reads all */
+    while (meeting->is_on && meeting->count < READERS)
+        meeting->is_on = pthread_cond_timedwait(&meeting->come, &meeting->lock, &end) == 0;
+    pthread_mutex_unlock(&meeting->lock);
+    return (struct io_fault){.bytes_max = bytes};
+}
+
+static enum status open_first(struct setting *setting, struct model_sequence *model, struct error *error) {
+    struct document *document;
+    assert_ok(document_open(&document, setting->store, 1, &setting->backing.model, &setting->backing.layout,
+                            DOCUMENT_READ, 0, error),
+              *error);
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, error), *error);
+    kv_sequence_set_backing(model->sequence, &setting->backing);
+    return kv_sequence_open_document(model->sequence, document, model->length, false, error);
+}
+
+static void damage(const char *path, uint64_t offset) {
+    const int file = open(path, O_WRONLY);
+    assert_true(file >= 0 && pwrite(file, "damage", 6, (off_t)offset) == 6);
+    close(file);
+}
+
+/* Of what is damaged the first one is named, whoever read it. */
+static void a_key_index_is_read_by_all_threads(void **state) {
+    (void)state;
+    static struct model_sequence model;
+    struct meeting meeting = {.faults = {&meeting, meet},
+                              .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .come = PTHREAD_COND_INITIALIZER};
+    struct random random;
+    struct scratch scratch;
+    struct error error;
+    struct device *device = make_device(READERS);
+    random_init(&random, test_seed(20261128));
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct setting setting = {.device = device, .random = &random, .faults = &meeting.faults};
+    setting_open(&setting, scratch.path, 0, KEY_INDEX);
+    do create(&setting, &model);
+    while (!kv_sequence_is_saved(model.sequence));
+    while (model.length < CONTEXT - BLOCK) append(&setting, &model);
+    save(&model);
+    assert_ok(kv_sequence_flush(model.sequence, &error), error);
+    kv_sequence_destroy(model.sequence);
+
+    meeting.is_on = true;
+    assert_ok(open_first(&setting, &model, &error), error);
+    assert_int_equal(meeting.count, READERS);
+    for (size_t layer = 1; layer < LAYERS; layer++)
+        for (size_t head = 0; head < HEADS; head++)
+            for (uint64_t chunk = 0; chunk < model.length / KV_CHUNK_TOKENS; chunk++)
+                assert_int_equal(*key_index_address(model.sequence, layer, head, chunk),
+                                 word_of(model.rows[chunk * KV_CHUNK_TOKENS], layer, head));
+    kv_sequence_destroy(model.sequence);
+
+    /* [16 chunks][layer][KV head][chunk] */
+    const uint64_t first = ((1 * LAYERS + 1) * HEADS + 1) * 16 + 4, later = ((2 * LAYERS + 2) * HEADS) * 16;
+    damage(scratch_name(&scratch, "1.metadata"), later * KEY_INDEX);
+    damage(scratch_name(&scratch, "1.metadata"), first * KEY_INDEX);
+    assert_int_equal(open_first(&setting, &model, &error), STATUS_DOCUMENT);
+    char expected[120];
+    snprintf(expected, sizeof expected, "1.metadata: damaged at %u (layer 1, KV head 1, chunk 20)",
+             (unsigned)first * KEY_INDEX);
+    if (strstr(error.message, expected) == NULL) fail_msg("%s, expected %s", error.message, expected);
+    kv_sequence_destroy(model.sequence);
+    struct document *document;
+    assert_int_equal(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout,
+                                   DOCUMENT_READ, 0, &error),
+                     STATUS_DOCUMENT); /* it is flagged */
+    setting_close(&setting);
+    scratch_destroy(&scratch);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
@@ -705,6 +807,7 @@ int main(void) {
         cmocka_unit_test(test_too_small_a_budget_is_refused),
         cmocka_unit_test(residents_never_go),
         cmocka_unit_test(an_eighth_is_enough),
+        cmocka_unit_test(a_key_index_is_read_by_all_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -543,42 +543,49 @@ bool document_key_index_written(const struct document *document, size_t layer, u
     return true;
 }
 
-static enum status key_index_check(struct document *document, size_t layer, size_t head, uint64_t chunk,
-                                   const uint8_t *entry, struct error *error) {
+static enum status key_index_check(const struct document *document, size_t layer, size_t head, uint64_t chunk,
+                                   const uint8_t *entry, struct error *why) {
     const struct geometry *geometry = &document->geometry;
     const struct checksum *expected = &document->key_index_sums[page_index(geometry, layer, head, chunk)];
     struct checksum found = checksum_of(entry, geometry->key_index_bytes);
     if (checksum_equal(&found, expected)) return STATUS_OK;
-    struct error why;
     char found_text[33], expected_text[33];
-    (void)error_set(&why, STATUS_DOCUMENT,
-                    "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64
-                    "): found checksum %s, expected %s",
-                    document->key_index.path, key_index_offset(geometry, layer, head, chunk), layer, head, chunk,
-                    checksum_text(&found, found_text), checksum_text(expected, expected_text));
-    if (error != NULL) *error = why;
-    return store_flag(document->store, document->id, &why);
+    return error_set(why, STATUS_DOCUMENT,
+                     "%s: damaged at %" PRIu64 " (layer %zu, KV head %zu, chunk %" PRIu64
+                     "): found checksum %s, expected %s",
+                     document->key_index.path, key_index_offset(geometry, layer, head, chunk), layer, head, chunk,
+                     checksum_text(&found, found_text), checksum_text(expected, expected_text));
+}
+
+enum status document_read_key_index(struct document *document, const struct key_index_read *read, struct error *why) {
+    const size_t entry = document->geometry.key_index_bytes;
+    ASSERT(entry > 0 && read->chunk % SEGMENT_CHUNKS + read->count <= SEGMENT_CHUNKS);
+    ASSERT(read->kv_head < geometry_key_index_heads(&document->geometry, read->layer) &&
+           document_key_index_written(document, read->layer, read->chunk, read->count));
+    const uint64_t offset = key_index_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
+    const enum status status = io_file_read(&document->key_index, offset, read->memory, read->count * entry, why);
+    if (status != STATUS_OK && why->os_error == 0) return why->status = STATUS_DOCUMENT; /* the file ends before */
+    TRY(status);
+    for (size_t i = 0; i < read->count; i++)
+        TRY(key_index_check(document, read->layer, read->kv_head, read->chunk + i,
+                            (const uint8_t *)read->memory + i * entry, why));
+    return STATUS_OK;
+}
+
+enum status document_key_index_failed(struct document *document, struct error *why, struct error *error) {
+    if (error != NULL) *error = *why;
+    return why->status == STATUS_DOCUMENT ? store_flag(document->store, document->id, why) : why->status;
 }
 
 enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
                                         size_t chunk_count, void *memory, struct error *error) {
-    const struct geometry *geometry = &document->geometry;
-    const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
+    const size_t run = SEGMENT_CHUNKS * document->geometry.key_index_bytes;
     struct error why;
-    ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS + chunk_count <= SEGMENT_CHUNKS);
-    if (geometry_key_index_heads(geometry, layer) == 0) return STATUS_OK;
-    ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
-    /* Up to the last entry that is wanted: the file may end there. */
-    const size_t bytes = (geometry_heads(geometry, layer) - 1) * run + chunk_count * entry;
-    const enum status status =
-        io_file_read(&document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
-    if (status != STATUS_OK && why.os_error == 0) return document_is_truncated(document, &why, error);
-    if (status != STATUS_OK && error != NULL) *error = why;
-    TRY(status);
-    for (size_t head = 0; head < geometry_heads(geometry, layer); head++)
-        for (size_t i = 0; i < chunk_count; i++)
-            TRY(key_index_check(document, layer, head, chunk_first + i,
-                                (const uint8_t *)memory + head * run + i * entry, error));
+    for (size_t head = 0; head < geometry_key_index_heads(&document->geometry, layer); head++) {
+        const struct key_index_read read = {layer, head, chunk_first, chunk_count, (uint8_t *)memory + head * run};
+        if (document_read_key_index(document, &read, &why) != STATUS_OK)
+            return document_key_index_failed(document, &why, error);
+    }
     return STATUS_OK;
 }
 

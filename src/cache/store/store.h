@@ -393,13 +393,27 @@ enum status document_read_state(struct document *document, uint64_t position, vo
                                                     struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
 
-/* Reads the key index of one layer's chunks [chunk_first, chunk_first + chunk_count), and verifies it, of at most 16
- * chunks, none of them behind a multiple of 16 that the first is before: memory[kv_head][16][key_index_bytes], of which
- * the first chunk_count of each head are set.  Reads through the page cache and waits; document_open has asked for the
- * whole file already.  Of a document that is being written, those that are on disk, committed or not: */
+/* Blocks of the key index of chunks [chunk, chunk + count), none of them behind a multiple of 16 that the first is
+ * before: neighbours in the file. */
+struct key_index_read {
+    size_t layer, kv_head;
+    uint64_t chunk;
+    size_t count;
+    void *memory; /* [count][key_index_bytes] */
+};
+
+/* Reads and verifies them, through the page cache, and waits; document_open has asked for the whole file already.  Of a
+ * document that is being written, those that are on disk, committed or not.  By any thread, and by several: what failed
+ * is for document_key_index_failed, which the document's own thread calls.  STATUS_DOCUMENT: they are damaged. */
+enum status document_read_key_index(struct document *document, const struct key_index_read *read, struct error *why)
+    STATUS_CHECKED;
+/* Flags the document if `why` says damage; returns why->status. */
+enum status document_key_index_failed(struct document *document, struct error *why, struct error *error) STATUS_CHECKED;
+/* Both, for all heads of a layer: memory[kv_head][16][key_index_bytes], of which the first chunk_count of each head are
+ * set. */
 enum status document_read_key_index_run(struct document *document, size_t layer, uint64_t chunk_first,
                                         size_t chunk_count, void *memory, struct error *error) STATUS_CHECKED;
-/* Asks the system for what document_read_key_index_run will read, and does not wait. */
+/* Asks the system for what will be read, and does not wait. */
 void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first, uint64_t chunk_count);
 /* Of all heads. */
 bool document_key_index_written(const struct document *document, size_t layer, uint64_t chunk_first,
