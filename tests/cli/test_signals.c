@@ -24,6 +24,7 @@ static char model_path[160];
 
 static int setup(void **state) {
     (void)state;
+    for (size_t i = 0; i < SIGNALS; i++) signal(signals[i], SIG_DFL); /* nohup ignores one of them */
     snprintf(model_path, sizeof model_path, "%s", scratch_path("model.gguf"));
     tiny_model_write(model_path, &(struct tiny_model){.seed = 2, .context = 1 << 20});
     return 0;
