@@ -1,5 +1,5 @@
-/* What a dependent launch costs: on a stream, as a node of a graph, and where it may start early.  Each adds 1 to the
- * same floats, so that the sum tells how many have run, and in order. */
+/* What a dependent launch costs: on a stream, as a node of a graph, where it may start early, and with a turn of the
+ * host behind it.  Each adds 1 to the same floats, so that the sum tells how many have run, and in order. */
 #include "card.h"
 
 enum { COUNT = 256 };
@@ -8,6 +8,8 @@ struct launches {
     struct card *card;
     struct cuda_launch launch;
     size_t count;
+    struct cuda_graph turns; /* each launch with a turn behind it */
+    size_t taken;
 };
 
 static void launches_run(void *context) {
@@ -47,6 +49,33 @@ static void way_bench(struct launches *l, const struct buffer *y, const char *wh
     card_line(card, what, "us", time.seconds * 1e6, time.spread, 0, &verdict);
 }
 
+static void turn_take(void *context) { ((struct launches *)context)->taken++; }
+
+static void turns_run(void *context) {
+    struct launches *l = context;
+    cuda_stream_turns_expect(l->card->queue, l->count, turn_take, l);
+    cuda_graph_launch(&l->turns, l->card->queue);
+}
+
+static void turns_bench(struct launches *l) {
+    struct card *card = l->card;
+    struct verdict verdict = {.failed = false};
+    struct error error;
+    card_require(card, cuda_graph_begin(&l->turns, card->queue, &error), &error);
+    for (size_t i = 0; i < l->count; i++) {
+        cuda_stream_launch(card->queue, &l->launch);
+        cuda_stream_turn(card->queue);
+    }
+    card_require(card, cuda_graph_end(&l->turns, &error), &error);
+    const struct cuda_counts before = device_cuda_counts(card->device);
+    const struct card_time time = card_time(card, turns_run, l, l->count);
+    const size_t expected = card_rounds(card) * l->count;
+    verdict_add(&verdict, l->taken == expected, "%zu turns; ", l->taken);
+    verdict_launches(&verdict, card, before, expected);
+    card_line(card, "launch in a graph and a turn of the host", "us", time.seconds * 1e6, time.spread, 0, &verdict);
+    cuda_graph_destroy(&l->turns);
+}
+
 void bench_launches(struct card *card) {
     float ones[COUNT];
     struct buffer x, y;
@@ -72,6 +101,10 @@ void bench_launches(struct card *card) {
         way_bench(&l, &y, "launch on a stream starting early", false);
         way_bench(&l, &y, "launch in a graph starting early", true);
     }
+    if (card->operations->host_turn == NULL)
+        card_left_out(card, "a turn of the host", "streams of this card or driver do not wait for words");
+    else
+        turns_bench(&l);
     card->operations->release(card->device, &x);
     card->operations->release(card->device, &y);
 }

@@ -23,7 +23,8 @@ fi
 csv=$out/all/gpu.csv
 expect '^# fake driver: no speeds' "$csv"
 for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,small: fetch of units of 8 tokens' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
-  'check,small: launch in a graph starting early' 'check,small: matvec IQ4_XS' 'check,small: matmul IQ4_XS' \
+  'check,small: launch in a graph starting early' 'check,small: launch in a graph and a turn of the host' \
+  'check,small: matvec IQ4_XS' 'check,small: matmul IQ4_XS' \
   'check,small: decode attention at 300' 'check,small: prompt attention of 24 behind 150' \
   'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
   'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,CLO over hata' \
