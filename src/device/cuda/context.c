@@ -66,7 +66,23 @@ static enum cu_result probe_wait(const struct cuda_context *context, struct cu_s
     }
 }
 
-/* Whether a stream can write a word and wait for it.  The driver says so at the call, for it has no attribute for it,
+/* Whether the driver takes the node of a turn (stream.h), which no graph runs here. */
+static bool takes_turns(const struct cuda_context *context) {
+    const struct cuda_driver *driver = context->driver;
+    struct cu_memory_operation all[] = {
+        {.operation = CU_OPERATION_WRITE_VALUE_32, .address = context->flag_address, .value = 1},
+        {.operation = CU_OPERATION_WAIT_VALUE_32, .address = context->flag_address, .value = 1},
+        {.operation = CU_OPERATION_WRITE_VALUE_32, .address = context->flag_address, .value = 0}};
+    const struct cu_memory_operations_node list = {.context = context->handle, .count = 3, .operations = all};
+    struct cu_graph *graph = NULL;
+    struct cu_graph_node *node = NULL;
+    if (driver->cuGraphCreate(&graph, 0) != CU_SUCCESS) return false;
+    const enum cu_result result = driver->cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &list);
+    (void)driver->cuGraphDestroy(graph);
+    return result == CU_SUCCESS;
+}
+
+/* Whether a stream can write a word and wait for it, also within a graph.  The driver says so at the call, for it has no attribute for it,
  * and with which error is its own: what fails then and breaks nothing, nobody asks for. */
 static enum cu_result waits_probe(struct cuda_context *context) {
     const struct cuda_driver *driver = context->driver;
@@ -87,6 +103,7 @@ static enum cu_result waits_probe(struct cuda_context *context) {
     }
     if (!context->is_stuck) (void)driver->cuStreamDestroy(stream);
     if (result == CU_SUCCESS) memset(context->flag_words, 0, sizeof(uint32_t));
+    context->has_stream_waits = context->has_stream_waits && takes_turns(context);
     return result;
 }
 
