@@ -297,24 +297,36 @@ part_step() {
   bench_loam step 1B 3 60 -p 0 -n 64 -r 5 -d 0,4096,32768
   if fits step "1B decode behind 131072" 8000; then bench_loam step 1B 1 60 -p 0 -n 64 -r 5 -d 131072; fi
   if fits step "8B decode behind 262144" 45000; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144; fi
+  if fits step "8B KV in RAM behind 2 GiB" 9000 20000; then # an eighth of K and V
+    method="2 GiB"
+    bench_loam step 8B 1 60 $choice -d 131072 --kv-device 2824M
+    method=
+  fi
+  if fits step "8B KV in RAM behind 262144" 9000 40000; then bench_loam step 8B 1 60 $choice -d 262144 --kv-device 2576M; fi
 }
-# Whether the card has that much memory, for weights and KV of the largest test; if not, a row says so.
-fits() { # part what MiB
-  [ "$free_mib" -ge "$3" ] && return 0
-  left_out "$1" "$2" "$free_mib MiB are free; it takes $3"
-  return 1
+# Whether the card has that much memory, for weights and KV of the largest test, and the machine the RAM; if not, a row
+# says so.
+fits() { # part what MiB, of RAM
+  ram_mib=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+  [ "$free_mib" -ge "$3" ] || { left_out "$1" "$2" "$free_mib MiB are free; it takes $3"; return 1; }
+  [ "$ram_mib" -ge "${4:-0}" ] || { left_out "$1" "$2" "$ram_mib MiB of RAM are free; it takes $4"; return 1; }
 }
 # Selections: with all KV on the card, and with it in RAM behind 1 GiB of slots, beside which the key index has room.
+choice="--preset hata --keep 2048 --set planes=1,page=8,dense=0 -p 0 -n 32 -r 5"
 choices_step() {
   if [ $small = 1 ]; then
     set -- --preset hata --keep 64 --set planes=1,page=8,sinks=8,recent=8,dense=0 -p 0 -n 4 -r 2 -d 192
+    method=hata
     bench_loam step tiny 1 60 "$@"
+    method=
     bench_loam step tiny 1 60 "$@" --kv-device 96K
     return
   fi
-  set -- --preset hata --keep 2048 --set planes=1,page=8,dense=0 -p 0 -n 32 -r 5
+  set -- $choice
+  method=hata # else a row of `full` has the same name
   if fits step "8B selections behind 131072" 24000; then bench_loam step 8B 1 60 "$@" -d 131072; fi
-  if fits step "8B KV in RAM" 9000; then
+  method=
+  if fits step "8B KV in RAM" 9000 20000; then
     bench_loam step 8B 1 60 "$@" -d 32768 --kv-device 1240M
     bench_loam step 8B 1 60 "$@" -d 131072 --kv-device 1800M
   fi

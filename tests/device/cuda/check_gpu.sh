@@ -26,7 +26,7 @@ for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,smal
   'check,small: launch in a graph starting early' 'check,small: launch in a graph and a turn of the host' \
   'check,small: matvec IQ4_XS' 'check,small: matmul IQ4_XS' \
   'check,small: decode attention at 300' 'check,small: prompt attention of 24 behind 150' \
-  'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
+  'step,tiny decode behind 64' 'step,tiny hata decode behind 192' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
   'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,CLO over hata' \
   'methods,tiny leoam decode behind 400 KV on disk' 'documents,tiny first token of an opened document of 400 tokens' 'answers,loam-nano says the same' \
   'answers,loam-nano KL from the cpu'; do
