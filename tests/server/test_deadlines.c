@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/checked.h"
+#include "cache/kv_tier_internal.h"
 #include "http_client.h"
 #include "loopback_http.h"
 #include "moved_clock.h"
@@ -718,13 +719,37 @@ static size_t token_count(struct client *client) {
     return count;
 }
 
+/* A device that breaks between two turns, which the next one finds as it saves: until there is another engine. */
+static struct {
+    struct device_operations table;
+    const struct service_rig *rig;
+} broken;
+static enum status broken_state(const struct device *device, struct error *error) {
+    (void)device;
+    return broken.rig->engines_made > 0 ? STATUS_OK : error_set(error, STATUS_FAILED, "the device is gone");
+}
+static void device_breaks(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
+    struct service_rig *rig = context;
+    struct error error;
+    (void)engine;
+    assert_int_equal(live_count, 1);
+    broken.rig = rig;
+    broken.table = *rig->device->operations;
+    broken.table.state = broken_state;
+    rig->device->operations = &broken.table;
+    (void)broken_state(rig->device, &error);
+    kv_tier_fail(sequence_kv(live->sequence)->cache->tier, &error);
+}
+
 /* A client that does not read gives its slot to the one that waits, within seconds, and has the same answer once it
- * reads; while it does not, the slot stays free, and nothing turns.  Saved or not. */
+ * reads; while it does not, the slot stays free, and nothing turns.  Saved or not, or on a device that breaks. */
 static void test_unread_answers_give_way(void **state) {
     enum { ANSWER = 24, PAUSE = 5 };
     (void)state;
-    for (int saves = 0; saves <= 1; saves++) {
+    for (int turn = 0; turn < 3; turn++) {
+        const bool saves = turn > 0, breaks = turn == 2;
         struct service_rig rig;
+        struct error error;
         struct client undisturbed, running, waiting, later;
         service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
                                                              .sequences = 1,
@@ -746,6 +771,7 @@ static void test_unread_answers_give_way(void **state) {
         const uint64_t before = after_a_turn(rig.service).preemptions;
         clock_skip(100 * SECOND); /* nobody waits */
         assert_int_equal(after_a_turn(rig.service).preemptions, before);
+        if (breaks) assert_ok(service_call(rig.service, device_breaks, &rig, &error), error);
         client_submit(&waiting, &asked);
         client_wait(&waiting);
         assert_int_equal(waiting.done.reason, STOP_LENGTH);
@@ -759,6 +785,7 @@ static void test_unread_answers_give_way(void **state) {
         service_resume(rig.service, running.ticket);
         client_wait(&running);
         assert_int_equal(running.done.reason, STOP_LENGTH);
+        assert_int_equal(after_a_turn(rig.service).recoveries, breaks);
         assert_same_tokens(&undisturbed.tokens, &running.tokens);
         client_deinit(&undisturbed);
         client_deinit(&running);
