@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "device/cuda/dialect_sm90a.h"
+#include "device/cuda/executor_context.h"
 
 #if defined(LOAM_EXECUTOR_TSAN)
 extern "C" {
@@ -29,51 +30,19 @@ void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 }
+enum { STACKS_ARE_SHARED = 0 }; /* what two threads write would be a race */
 static void *fiber_create() { return __tsan_create_fiber(0); }
 static void *fiber_current() { return __tsan_get_current_fiber(); }
 static void fiber_enter(void *fiber) { __tsan_switch_to_fiber(fiber, 1); } /* 1: orders nothing */
 static void acquire(void *what) { __tsan_acquire(what); }
 static void release(void *what) { __tsan_release(what); }
 #else
+enum { STACKS_ARE_SHARED = 1 };
 static void *fiber_create() { return nullptr; }
 static void *fiber_current() { return nullptr; }
 static void fiber_enter(void *) {}
 static void acquire(void *) {}
 static void release(void *) {}
-#endif
-
-#if defined(__x86_64__)
-/* Saves what a call must keep on the stack, and goes on where the other stack was left. */
-extern "C" void executor_switch(void **from, void *to);
-__asm__(".text\n.globl executor_switch\n.type executor_switch, @function\nexecutor_switch:\n"
-        "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\nmov %rsp, (%rdi)\n"
-        "mov %rsi, %rsp\npop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n"
-        ".size executor_switch, .-executor_switch\n");
-static void *stack_prepare(char *top, void (*entry)()) {
-    void **sp = (void **)(top - 16);
-    *sp = (void *)entry; /* `ret` leaves the stack as after a call */
-    for (int i = 0; i < 6; i++) *--sp = nullptr;
-    return sp;
-}
-struct context {
-    void *sp;
-};
-static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)()) {
-    c->sp = stack_prepare(stack + bytes, entry);
-}
-static void context_switch(context *from, context *to) { executor_switch(&from->sp, to->sp); }
-#else
-#include <ucontext.h>
-struct context {
-    ucontext_t u;
-};
-static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)()) {
-    getcontext(&c->u);
-    c->u.uc_stack.ss_sp = stack;
-    c->u.uc_stack.ss_size = bytes;
-    makecontext(&c->u, entry, 0);
-}
-static void context_switch(context *from, context *to) { swapcontext(&from->u, &to->u); }
 #endif
 
 /* Stacks lie at odd distances of pages and of cache lines: fibres that take turns else push each other out of the same
@@ -92,7 +61,7 @@ struct unseen { /* a store16_async, or a copy that was waited for, that no async
 };
 
 struct fibre {
-    context stack;
+    context *stack; /* NULL: it has not begun */
     void *tsan;
     bool is_done;
     executor_site waits; /* where, if it does */
@@ -148,6 +117,8 @@ struct machine {
     char *stacks, *shared_end, *shared; /* shared: of this launch, ending at a page that faults */
     size_t shared_bytes;
     fibre *fibres; /* [THREADS_MAX] */
+    context contexts[THREADS_MAX], *left[THREADS_MAX]; /* of the stacks; left: by threads that are done */
+    uint32_t begun_count, left_count; /* stacks from begun_count on have had no thread of this block */
     warp warps[THREADS_MAX / 32];
     uint32_t ready[THREADS_MAX / 32]; /* by warp: a bit for each lane that can run */
     uint32_t ready_warps[THREADS_MAX / 32], ready_warp_count, favoured, thread_count, now, barrier_arrived,
@@ -262,33 +233,48 @@ static uint32_t fibre_pick() {
     return w * 32 + lane;
 }
 
-/* On to a fibre that can run; to the scheduler where there is none. */
+static void fibre_main();
+
+/* The stack that was left last, which is in the cache: where a thread is done, the next one to begin has its own. */
+static context *stack_take(const context *from) {
+    context *c = m->left_count > 0 ? m->left[--m->left_count] : &m->contexts[m->begun_count++];
+    if (c != from)
+        context_prepare(c, m->stacks + (size_t)(c - m->contexts) * STACK_BYTES, STACK_BYTES, fibre_main);
+    return c;
+}
+
+/* On to a fibre that can run; to the scheduler where there is none.  Returns when this one, or who has its stack, can. */
 static void fibre_switch(context *from) {
     if (m->ready_warp_count == 0) {
         fiber_enter(m->scheduler_tsan);
         return context_switch(from, &m->scheduler);
     }
     executor_now.index = m->now = fibre_pick();
-    fiber_enter(m->fibres[m->now].tsan);
-    context_switch(from, &m->fibres[m->now].stack);
+    fibre *next = &m->fibres[m->now];
+    fiber_enter(next->tsan);
+    if (next->stack == nullptr) next->stack = stack_take(from);
+    if (next->stack != from) context_switch(from, next->stack);
 }
 
 static void fibre_main() {
-    acquire(&m->start_sync);
-    m->kernel->run(m->args);
-    fibre *f = &m->fibres[m->now];
-    if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
-    if (f->waited != f->committed) executor_fault("ends while its products are under way", {"", 0});
-    release(&m->end_sync);
-    f->is_done = true;
-    m->done_count++;
-    fibre_switch(&f->stack);
+    for (;;) {
+        acquire(&m->start_sync);
+        m->kernel->run(m->args);
+        fibre *f = &m->fibres[m->now];
+        if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
+        if (f->waited != f->committed) executor_fault("ends while its products are under way", {"", 0});
+        release(&m->end_sync);
+        f->is_done = true;
+        m->done_count++;
+        if (STACKS_ARE_SHARED) m->left[m->left_count++] = f->stack;
+        fibre_switch(f->stack);
+    }
 }
 
 static void fibre_wait(executor_site site) {
     fibre *f = &m->fibres[m->now];
     f->waits = site;
-    fibre_switch(&f->stack);
+    fibre_switch(f->stack);
 }
 
 static void precede_run() {
@@ -322,11 +308,12 @@ static void block_run(const uint32_t block[3]) {
     for (warpgroup &g : m->warpgroups)
         g.done = g.arrived = 0,
         g.registers = 65536 / m->thread_count / 8 * 8; /* what a launch gives a thread */
-    m->ready_warp_count = m->dependent_count = m->favoured = m->barrier_arrived = m->done_count = 0;
+    m->begun_count = m->left_count = m->ready_warp_count = m->dependent_count = 0;
+    m->favoured = m->barrier_arrived = m->done_count = 0;
     for (uint32_t &lanes : m->ready) lanes = 0;
     for (uint32_t i = 0; i < m->thread_count; i++) {
         fibre *f = &m->fibres[i];
-        context_prepare(&f->stack, m->stacks + (size_t)i * STACK_BYTES, STACK_BYTES, fibre_main);
+        f->stack = nullptr;
         f->is_done = f->is_fenced = false;
         f->group = f->issued = f->committed = f->waited = 0;
         f->stores.clear();
