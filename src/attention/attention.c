@@ -356,11 +356,12 @@ static void step_query_init(struct step_query *layer, const struct attention *at
     layer->limits = attention->limits.list + index * step->row_count * options->kv_head_count;
 }
 
-/* Some row chooses; *fits false: another one, which sees everything, has more of it than slots, or has it on disk, where
- * lists may be of chunks in 4 bits. */
+/* Some row chooses; *fits false: another one, which sees everything, has more of it than slots; or, above a disk, where
+ * a list takes chunks in 4 bits and such a row does not. */
 static bool some_choose(const struct attention *attention, const struct attention_step *step, bool *fits) {
-    const uint64_t in_slots = attention->units != NULL ? unit_cache_tokens(attention->units) : UINT64_MAX,
-                   most = attention->tiered != NULL ? 0 : in_slots;
+    const uint64_t most = attention->tiered != NULL  ? 0
+                          : attention->units != NULL ? unit_cache_tokens(attention->units)
+                                                     : UINT64_MAX;
     uint64_t seen = 0;
     bool chooses = false;
     for (size_t i = 0; i < step->row_count; i++) {

@@ -472,7 +472,8 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
         struct held *held = held_of(reuse, reuse->slots[i], query->layer_index);
         look_up(reuse, query, choice, i, own);
         /* With its window, so that it seldom moves while that becomes shorter and longer. */
-        for (size_t head = 0; head < heads; head++) TRY(reserve(reuse, stream, &held[head], own[head].count, error));
+        for (size_t head = 0; head < heads; head++)
+            if (own[head].use != LABEL_STAYS) TRY(reserve(reuse, stream, &held[head], own[head].count, error));
     }
     *moves = reuse->moves;
     return STATUS_OK;
