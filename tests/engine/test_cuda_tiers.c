@@ -161,7 +161,8 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
             if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
-            if (plan.device_bytes > 0) plan.host_bytes -= plan.device_bytes; /* no part of RAM's */
+            if (plan.device_bytes > 0) /* no part of RAM's */
+                assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
             if (rebuilds) plan.host_bytes += WORKSPACE;
             if (keep != NULL) plan.unit_bytes = run == 1 ? 1 << 20 : 120 << 10; /* many slots; few */
         }

@@ -234,7 +234,9 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     const uint64_t tables = 2 * 2048 / KV_CHUNK_TOKENS * 2 * kv_lane_count(&cache) * sizeof(uint32_t);
     disk.device_bytes = 2 * 2048 * key_index + tables;
     assert_ok(plan_host_bytes_min(&disk, &config, &beside, &error), error);
-    assert_int_equal(beside, in_ram - disk.device_bytes);
+    /* But for the way there of 16 chunks of a layer: RAM has one head's, which are written together. */
+    const uint64_t head = 16 * KV_CHUNK_TOKENS * key_index / kv_lane_count(&cache);
+    assert_int_equal(beside, in_ram - disk.device_bytes + (config.kv_head_count - 1) * head);
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 0);
     disk.device_bytes -= 64 * key_index;
