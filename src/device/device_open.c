@@ -18,13 +18,15 @@ static enum status cuda_open(struct device **device, const struct device_request
 
 /* Whether the weights fit the card; if not, it is closed again. */
 static bool cuda_holds(struct device *device, uint32_t index, uint64_t weights_bytes, struct error *why) {
-    char available[32], needed[32];
-    const uint64_t free_bytes = device_memory_free(device), all = weights_bytes + DEVICE_BESIDE_WEIGHTS_BYTES;
+    char available[32], needed[32], beside[32];
+    const uint64_t free_bytes = device_memory_free(device);
     const bool works = device_state(device, why) == STATUS_OK;
-    if (works && free_bytes >= all) return true;
+    if (works && free_bytes >= weights_bytes + DEVICE_BESIDE_WEIGHTS_BYTES) return true;
     if (works)
-        error_set(why, STATUS_MEMORY, "cuda:%u is not used: %s of its memory are free, the weights need %s", index,
-                  bytes_text(free_bytes, available, sizeof available), bytes_text(all, needed, sizeof needed));
+        error_set(why, STATUS_MEMORY,
+                  "cuda:%u is not used: %s of its memory are free, the weights need %s, all else at least %s", index,
+                  bytes_text(free_bytes, available, sizeof available), bytes_text(weights_bytes, needed, sizeof needed),
+                  bytes_text(DEVICE_BESIDE_WEIGHTS_BYTES, beside, sizeof beside));
     device_destroy(device);
     return false;
 }
