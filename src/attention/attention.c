@@ -209,39 +209,6 @@ void attention_drop_select(struct attention *attention) {
     attention->tiered->prefetch.decides = attention->tiered->prefetch.is_decided = false;
 }
 
-/* Slots for the units that the selection chooses, where it chooses whole ones. */
-static enum status make_units(struct attention *attention, const struct select *select, struct error *error) {
-    const struct attention_options *options = &attention->options;
-    if (options->unit_bytes == 0 || attention->device->operations->fetch == NULL ||
-        select_unit_tokens(select) % KV_BLOCK_TOKENS != 0)
-        return STATUS_OK;
-    if (attention->generations == NULL)
-        attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
-    size_t *heads = calloc(options->layer_count, sizeof *heads), block_bytes = 0;
-    if (attention->generations == NULL || heads == NULL) {
-        free(heads);
-        return error_set(error, STATUS_MEMORY, "attention: out of memory");
-    }
-    for (size_t i = 0; i < options->layer_count; i++) {
-        if (!select_layer_chooses(select, i)) continue;
-        heads[i] = kv_layer_heads(options->groups, options->kv_head_count, i);
-        block_bytes = max_size(block_bytes, kv_cache_layer_layout(options->far, i)->block_bytes);
-    }
-    const enum status status =
-        block_bytes == 0
-            ? STATUS_OK
-            : unit_cache_create(&attention->units, attention->device,
-                                &(struct unit_cache_options){.kv_head_counts = heads,
-                                                             .layer_count = options->layer_count,
-                                                             .block_bytes = block_bytes,
-                                                             .context_size = options->context_size,
-                                                             .sequence_capacity = options->sequence_capacity,
-                                                             .bytes = options->unit_bytes},
-                                error);
-    free(heads);
-    return status;
-}
-
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {
     const struct attention_options *options = &attention->options;
     struct choice_options own = {.kv_head_count = options->kv_head_count,
@@ -260,7 +227,6 @@ enum status attention_set_select(struct attention *attention, struct select *sel
                          select_reuse_thresholds(select), error));
     }
     attention->select = select;
-    TRY(make_units(attention, select, error));
     if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;
     own.row_capacity = next_rows(options, attention->part.capacity);
     own.list_rows = list_rows(options, own.row_capacity);
@@ -273,6 +239,41 @@ enum status attention_set_select(struct attention *attention, struct select *sel
 const double *attention_reuse_thresholds(const struct attention *attention) {
     return attention->reuse != NULL ? reuse_thresholds(attention->reuse) : NULL;
 }
+
+enum status attention_create_units(struct attention *attention, const uint32_t *whole, size_t whole_count,
+                                   struct error *error) {
+    const struct attention_options *options = &attention->options;
+    const struct select *select = attention->select;
+    if (select == NULL || options->unit_bytes == 0 || attention->device->operations->fetch == NULL ||
+        select_unit_tokens(select) % KV_BLOCK_TOKENS != 0)
+        return STATUS_OK;
+    if (attention->generations == NULL)
+        attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
+    struct unit_cache_layer *layers = calloc(options->layer_count, sizeof *layers);
+    if (attention->generations == NULL || layers == NULL) {
+        free(layers);
+        return error_set(error, STATUS_MEMORY, "attention: out of memory");
+    }
+    for (size_t i = 0; i < options->layer_count; i++) {
+        layers[i].kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, i);
+        if (select_layer_chooses(select, i))
+            layers[i].block_bytes = kv_cache_layer_layout(options->far, i)->block_bytes;
+    }
+    const struct unit_cache_options of_units = {
+        .layers = layers,
+        .layer_count = options->layer_count,
+        .context_size = options->context_size,
+        .sequence_capacity = options->sequence_capacity,
+        .bytes = options->unit_bytes,
+        .whole = whole,
+        .whole_count = whole_count,
+        .list_units = (size_t)((options->kept_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS)};
+    const enum status status = unit_cache_create(&attention->units, attention->device, &of_units, error);
+    free(layers);
+    return status;
+}
+
+size_t attention_whole_heads(const struct attention *attention) { return unit_cache_whole_count(attention->units); }
 
 void attention_choose_anew(struct attention *attention, const bool *heads) {
     if (attention->reuse == NULL) return;

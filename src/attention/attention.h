@@ -61,6 +61,12 @@ enum status attention_create_lists(struct attention *attention, uint64_t bytes, 
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error)
     STATUS_CHECKED;
 void attention_drop_select(struct attention *attention); /* everything is attended to again */
+/* Slots for the units that the present selection chooses, where it chooses whole ones: once, before the first step.
+ * whole: lanes (cache/kv_groups.h) of layers that choose, whose units are all to stay once they were fetched, or as many
+ * as may, the most important one first (cache/unit_cache.h). */
+enum status attention_create_units(struct attention *attention, const uint32_t *whole, size_t whole_count,
+                                   struct error *error) STATUS_CHECKED;
+size_t attention_whole_heads(const struct attention *attention); /* those for which there was room */
 /* reuse_thresholds of the present selection; NULL: it reuses nothing. */
 const double *attention_reuse_thresholds(const struct attention *attention);
 /* Until the next selection: heads that choose anew, by their own queries (reuse_choose_anew). */

@@ -1,6 +1,7 @@
-/* unit_cache: slots of the device's memory above KV that lies in the host's, all of it or what a step lists.  Each KV
- * head of a layer that chooses has as many, for each sequence, which hold units of 8 tokens (device.h, unit_slots).
- * Where such layers differ, each has what the largest of them takes.
+/* unit_cache: slots of the device's memory above KV that lies in the host's, all of it or what a step lists.  They
+ * hold units of 8 tokens (device.h, unit_slots).  Each KV head of a layer that chooses has its own, for each sequence:
+ * one that is whole has as many as there are units, so that it reads each unit once; all others have the same number,
+ * but for those that were to be whole and are not, which have more, up to half as many again.
  *
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
@@ -12,19 +13,27 @@
 
 struct unit_cache;
 
+struct unit_cache_layer {
+    size_t kv_head_count;
+    size_t block_bytes; /* of a unit; 0: the layer has no slots */
+};
 struct unit_cache_options {
-    const size_t *kv_head_counts; /* [layer_count], borrowed until it is made; 0: the layer has no slots */
+    const struct unit_cache_layer *layers; /* [layer_count], borrowed until it is made */
     size_t layer_count;
-    size_t block_bytes;       /* of a unit, of any layer that has slots */
     uint64_t context_size;    /* tokens of a sequence */
     size_t sequence_capacity; /* of a step */
     uint64_t bytes;           /* of the device's memory, never exceeded */
+    /* Lanes (KV heads of all layers, one's behind another's) that are to be whole, the most important one first, none
+     * twice, of layers with slots; borrowed until it is made.  As many are as leave the others three lists. */
+    const uint32_t *whole;
+    size_t whole_count, list_units; /* the latter: of a head's longest list */
 };
 /* *cache NULL: the bytes hold no unit of each KV head. */
 enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;
-void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
-uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that a KV head has slots for */
+void unit_cache_destroy(struct unit_cache *cache);             /* NULL allowed */
+size_t unit_cache_whole_count(const struct unit_cache *cache); /* heads that are; NULL: 0 */
+uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that each KV head has slots for */
 
 /* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are
  * empty. places: out, [count], or NULL: which of the sequence_capacity ones each has, as long as no other sequence

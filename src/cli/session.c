@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "attention/attention.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/progress.h"
@@ -216,6 +217,9 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     if (hard > 0 && plan->disk_directory != NULL && !session->quiet)
         fprintf(stderr, "loam: note: of %zu KV heads that are hard to reuse %zu stay in RAM\n", hard,
                 engine_tier_statistics(session->engine).resident_heads);
+    if (plan->persistent && plan->unit_bytes > 0 && !session->quiet)
+        fprintf(stderr, "loam: note: of the KV heads that choose anew %zu have slots of the device for all units\n",
+                attention_whole_heads(engine_attention(session->engine)));
     if (plan_caveat(plan) != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", plan_caveat(plan));
     const struct select *select = engine_select(session->engine);
     if (select != NULL && select_fallback(select) != NULL && !session->quiet)

@@ -478,13 +478,16 @@ struct rows_item {
 };
 
 /* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks
- * are in the host's. Each KV head has its own. Empty: tables and owners are ones, the rest zeros. */
+ * are in the host's. Each KV head has its own, of which there may be more than of another's. Empty: tables and owners
+ * are ones, the rest zeros. */
 struct unit_slots {
-    size_t unit_stride, slot_count;  /* of a KV head: units that its sequence may have, and slots */
-    struct span tables;              /* int32_t [kv_head_count][unit_stride]: a unit's slot, or -1 */
-    struct span owners;              /* uint32_t [kv_head_count][slot_count]: a slot's unit, or UINT32_MAX */
-    struct span stamps, used, hands; /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
-    struct span memory;              /* [kv_head_count][slot_count][kv_layout.block_bytes] */
+    size_t unit_stride;       /* units that the sequence may have */
+    struct span firsts;       /* uint32_t [kv_head_count + 1]: a head's first slot; its last is before the next one's */
+    struct span tables;       /* int32_t [kv_head_count][unit_stride]: a unit's slot, from its head's first on, or -1 */
+    struct span owners;       /* uint32_t [slots]: a slot's unit, or UINT32_MAX */
+    struct span stamps, used; /* of CLOCK: uint32_t and uint8_t [slots], */
+    struct span hands;        /* and uint32_t [kv_head_count] */
+    struct span memory;       /* [slots][kv_layout.block_bytes] */
 };
 
 struct fetch_counts { /* units; absent: of chunks that are nowhere */

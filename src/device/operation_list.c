@@ -115,7 +115,7 @@ static void copy_labels(struct adding *adding, struct compare_labels_operation *
 static void copy_slots(struct adding *adding, struct fetch_operation *fetch) {
     struct unit_slots *own = copy_of(adding, fetch->slots, fetch->item_count * sizeof *own);
     for (size_t i = 0; own != NULL && i < fetch->item_count; i++) {
-        struct span *const spans[] = {&own[i].tables, &own[i].owners, &own[i].stamps,
+        struct span *const spans[] = {&own[i].firsts, &own[i].tables, &own[i].owners, &own[i].stamps,
                                       &own[i].used,   &own[i].hands,  &own[i].memory};
         for (size_t n = 0; n < sizeof spans / sizeof spans[0]; n++) copy_span(adding, spans[n]);
     }

@@ -113,7 +113,7 @@ struct calibration;
  * nothing is known of them. */
 enum status engine_ask_persistent(const struct engine *engine, struct persistent_question *question,
                                   struct calibration **file, struct error *error) STATUS_CHECKED;
-/* Once the attention has its selection: heads that are hard to reuse choose anew. */
+/* Once the attention has its selection: heads that are hard to reuse choose anew; and the device has its slots. */
 enum status engine_mark_persistent(struct engine *engine, struct error *error) STATUS_CHECKED;
 /* persistent_heads.c.  Which of them stay in RAM, before the first sequence. */
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)

@@ -32,26 +32,36 @@ bool engine_persists(const struct engine *engine) {
     return engine->persists && engine->select != NULL && attention_reuse_thresholds(engine->attention) != NULL;
 }
 
+/* Marks them, and makes the device's slots, in which they are whole (attention_create_units): those of the first
+ * layers, then the hardest.  Nothing crosses a bus ahead, so that N_p is 0 there. */
+static enum status mark(struct engine *engine, const struct persistent_question *question, bool *anew, uint32_t *lanes,
+                        struct error *error) {
+    const size_t stays = persistent_lane(question, min_size(question->layer_first, question->layer_count), 0);
+    size_t count = 0;
+    for (size_t lane = 0; lane < stays; lane++) lanes[lane] = (uint32_t)lane;
+    engine->hard_heads = question->similarity != NULL ? persistent_choose(question, lanes + stays) : 0;
+    for (size_t i = 0; i < stays + engine->hard_heads; i++) {
+        anew[lanes[i]] = true;
+        if (select_layer_chooses(engine->select, persistent_layer(question, lanes[i]))) lanes[count++] = lanes[i];
+    }
+    attention_choose_anew(engine->attention, anew);
+    return attention_create_units(engine->attention, lanes, count, error);
+}
+
 /* Which heads it is follows from the calibration and the options, not from what RAM holds and the disk's speed: the
  * same request has the same answer. */
 enum status engine_mark_persistent(struct engine *engine, struct error *error) {
     struct persistent_question question;
     struct calibration *file = NULL;
-    if (!engine_persists(engine)) return STATUS_OK;
+    if (!engine_persists(engine)) return attention_create_units(engine->attention, NULL, 0, error);
     TRY(engine_ask_persistent(engine, &question, &file, error));
-    bool *hard = calloc(persistent_lane(&question, question.layer_count, 0), sizeof *hard);
-    engine->hard_heads = 0;
-    for (size_t layer = 0; layer < question.layer_count && hard != NULL; layer++)
-        for (size_t head = 0; head < persistent_heads_of(&question, layer); head++) {
-            const bool stays = layer < question.layer_first,
-                       is_hard =
-                           !stays && question.similarity != NULL && persistent_difficulty(&question, layer, head) > 0;
-            hard[persistent_lane(&question, layer, head)] = stays || is_hard;
-            engine->hard_heads += is_hard;
-        }
-    if (hard != NULL) attention_choose_anew(engine->attention, hard);
-    const bool done = hard != NULL;
-    free(hard);
+    const size_t count = persistent_lane(&question, question.layer_count, 0);
+    bool *anew = calloc(count, sizeof *anew);
+    uint32_t *lanes = calloc(count, sizeof *lanes);
+    const enum status status = anew != NULL && lanes != NULL ? mark(engine, &question, anew, lanes, error)
+                                                             : error_set(error, STATUS_MEMORY, "out of memory");
+    free(anew);
+    free(lanes);
     calibration_close(file);
-    return done ? STATUS_OK : error_set(error, STATUS_MEMORY, "out of memory");
+    return status;
 }

@@ -28,9 +28,12 @@ double persistent_difficulty(const struct persistent_question *question, size_t 
     return question->thresholds[persistent_lane(question, layer, kv_head)] - (similarity - question->options->epsilon);
 }
 
+size_t persistent_layer(const struct persistent_question *question, uint32_t lane) {
+    return question->groups != NULL ? kv_groups_layer(question->groups, lane) : lane / question->kv_head_count;
+}
+
 static double lane_difficulty(const struct persistent_question *question, uint32_t lane) {
-    const size_t heads = question->kv_head_count,
-                 layer = question->groups != NULL ? kv_groups_layer(question->groups, lane) : lane / heads;
+    const size_t layer = persistent_layer(question, lane);
     return persistent_difficulty(question, layer, lane - persistent_lane(question, layer, 0));
 }
 

@@ -51,6 +51,7 @@ double persistent_difficulty(const struct persistent_question *question, size_t 
 static inline size_t persistent_lane(const struct persistent_question *question, size_t layer, size_t kv_head) {
     return kv_layer_lane(question->groups, question->kv_head_count, layer, kv_head);
 }
+size_t persistent_layer(const struct persistent_question *question, uint32_t lane); /* the lane's */
 static inline size_t persistent_heads_of(const struct persistent_question *question, size_t layer) {
     return kv_layer_heads(question->groups, question->kv_head_count, layer);
 }

@@ -280,6 +280,7 @@ struct fetched {
     uint64_t kernels[FETCH_STEPS]; /* the third step is a graph that was captured before, the fifth one of both */
     uint64_t bytes;                /* of the card's memory, at any time */
     uint64_t read_pages, last_listed, last_bus; /* the last two: units of the last step; not hits */
+    size_t whole;                               /* heads whose units all stay */
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
     static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 2, 2, 0, 2, 2, 0, 1, 2}; /* 2: both */
@@ -311,6 +312,7 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     counts->last_bus = counts->units.misses + counts->units.direct - before.misses - before.direct;
     counts->last_listed = counts->last_bus + counts->units.hits - before.hits;
     counts->read_pages = engine_tier_statistics(engine).read_pages;
+    counts->whole = attention_whole_heads(engine_attention(engine));
     if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
         assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
                          engine_kv_used_bytes(engine) * plan->near_layers);
@@ -357,8 +359,8 @@ static void units_are_fetched_from_ram(void **state) {
                  {{"full", NULL, NULL}, {{280 << 10, 0, 0, false}}}, /* nobody chooses; all attend to all */
                  {{"kvpr", NULL, NULL}, {{300 << 10, 1, 9, false}, {220 << 10, 1, 5, false}, {280 << 10, 0, 0, false}}},
                  {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0, false}}}, /* the first attends to all */
-                 {{"clo", REUSES("0.2"), "160"}, /* lists that are taken once more */
-                  {{280 << 10, 0, 0, false}, {280 << 10, 0, 0, true}}}};
+                 {{"clo", REUSES("0.2") ",place=persistent", "160"}, /* lists that are taken once more */
+                  {{280 << 10, 0, 0, false}, {792 << 10, 0, 0, false}, {792 << 10, 0, 0, true}}}};
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
@@ -392,6 +394,8 @@ static void units_are_fetched_from_ram(void **state) {
             assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
             assert_int_equal(units.absent, 0);
             assert_int_equal(counts.reuse.hits, none.reuse.hits);
+            /* The first layer's, where its units all have slots beside three lists of the others. */
+            assert_int_equal(counts.whole, n == 4 && i > 0 ? 2 : 0);
             assert_met((counts.reuse.hits > 0 && counts.reuse.misses > 0) == (strcmp(preset[0], "clo") == 0));
             assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
             if (!is_few) assert_true(units.hits > units.misses);

@@ -21,7 +21,7 @@ struct fetch_rig {
     struct buffer pages;  /* uint32_t [KV head][chunk] */
     struct buffer tokens; /* uint32_t [list][list_units * 8] */
     struct buffer lists;  /* struct cuda_list [list][KV head] */
-    struct buffer addresses, tables, owners, stamps, used, hands, results;
+    struct buffer addresses, firsts, tables, owners, stamps, used, hands, results;
     struct cuda_fetch_args args;
     struct fetch_result seen[KV_HEADS]; /* of results, so far */
     size_t steps_done, count; /* steps of a round */
@@ -102,6 +102,9 @@ static void caches_make(struct fetch_rig *rig) {
     card_allocate(card, MEMORY_DEVICE, slots, &rig->used);
     card_allocate(card, MEMORY_DEVICE, KV_HEADS * sizeof(uint32_t), &rig->hands);
     card_allocate(card, MEMORY_DEVICE, KV_HEADS * sizeof(struct fetch_result), &rig->results);
+    uint32_t firsts[KV_HEADS + 1];
+    for (uint32_t i = 0; i <= KV_HEADS; i++) firsts[i] = i * rig->list_units;
+    upload(rig, &rig->firsts, firsts, sizeof firsts);
     card_fill_nan(card, &rig->tables);
     card_fill_nan(card, &rig->owners);
     card_fill_nan(card, &rig->slots);
@@ -121,6 +124,7 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
     rig->args = (struct cuda_fetch_args){.items = rig->step.address + ITEM_AT,
                                          .pools = rig->step.address,
                                          .addresses = rig->addresses.address,
+                                         .firsts = rig->firsts.address,
                                          .tables = rig->tables.address,
                                          .owners = rig->owners.address,
                                          .stamps = rig->stamps.address,
@@ -129,7 +133,6 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
                                          .slots = rig->slots.address,
                                          .results = rig->results.address,
                                          .unit_stride = rig->unit_count,
-                                         .slot_count = rig->list_units,
                                          .list_stride = rig->list_units,
                                          .block_bytes = (uint32_t)rig->layout.block_bytes};
     card_synchronize(card);
@@ -138,7 +141,7 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
 static void rig_free(struct fetch_rig *rig) {
     struct buffer *buffers[] = {&rig->home,   &rig->slots,  &rig->step,   &rig->pages,   &rig->lists,
                                 &rig->tokens, &rig->tables, &rig->used,   &rig->hands,   &rig->addresses,
-                                &rig->owners, &rig->stamps, &rig->results};
+                                &rig->owners, &rig->stamps, &rig->results, &rig->firsts};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         rig->card->operations->release(rig->card->device, buffers[i]);
 }

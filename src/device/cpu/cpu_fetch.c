@@ -18,14 +18,15 @@ struct head_slots {
 };
 
 static struct head_slots slots_of(const struct unit_slots *slots, const struct rows_item *item, size_t head) {
-    const size_t first = head * slots->slot_count, block_bytes = item->view.layout->block_bytes;
+    const uint32_t *firsts = (const uint32_t *)cpu_address(slots->firsts) + head;
+    const size_t first = firsts[0], block_bytes = item->view.layout->block_bytes;
     return (struct head_slots){.table = (int32_t *)cpu_address(slots->tables) + head * slots->unit_stride,
                                .owners = (uint32_t *)cpu_address(slots->owners) + first,
                                .stamps = (uint32_t *)cpu_address(slots->stamps) + first,
                                .hand = (uint32_t *)cpu_address(slots->hands) + head,
                                .used = (uint8_t *)cpu_address(slots->used) + first,
                                .memory = (uint8_t *)cpu_address(slots->memory) + first * block_bytes,
-                               .count = slots->slot_count,
+                               .count = firsts[1] - first,
                                .block_bytes = block_bytes,
                                .step = (uint32_t)item->position + 1};
 }

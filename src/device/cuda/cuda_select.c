@@ -202,6 +202,7 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
                                              .limits = limits_from(&operation->at, first),
                                              .addresses = cuda_address(operation->places) +
                                                           first * operation->place_stride * sizeof(uint64_t),
+                                             .firsts = cuda_address(slots->firsts),
                                              .tables = cuda_address(slots->tables),
                                              .owners = cuda_address(slots->owners),
                                              .stamps = cuda_address(slots->stamps),
@@ -210,7 +211,6 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
                                              .slots = cuda_address(slots->memory),
                                              .results = cuda_address(operation->counts),
                                              .unit_stride = (uint32_t)slots->unit_stride,
-                                             .slot_count = (uint32_t)slots->slot_count,
                                              .list_stride = (uint32_t)operation->place_stride,
                                              .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
                                              .device_pools = device_pools(listed.items[i].view.pools)};

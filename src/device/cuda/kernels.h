@@ -589,13 +589,13 @@ struct cuda_attention_list_args {
 
 /* ---- units that a list names, in the device's memory: unit_fetch
  *
- * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, each a unit's bytes as they lie
- * in its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from its chunk in a pool of the
- * host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once those that were used since
- * it last came.  What is in a slot is never the only copy, so eviction writes nothing.  Read where they lie, without a
- * slot: units of chunks that the row's predecessors do not fill, which may still be written, those in pools of the
- * device, and misses for which no slot is left.  The address of a unit whose chunk is nowhere is 0.  The same lists
- * always give the same slots.
+ * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, as many as `firsts` says, each
+ * a unit's bytes as they lie in its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from
+ * its chunk in a pool of the host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once
+ * those that were used since it last came.  What is in a slot is never the only copy, so eviction writes nothing.
+ * Read where they lie, without a slot: units of chunks that the row's predecessors do not fill, which may still be
+ * written, those in pools of the device, and misses for which no slot is left.  The address of a unit whose chunk is
+ * nowhere is 0.  The same lists always give the same slots.
  * A step's number is its position + 1: a cache is emptied when its sequence is cut back.  Grid {kv_head_count}, 512
  * threads, one row; shared: struct fetch_shared. */
 
@@ -608,16 +608,16 @@ struct cuda_fetch_args {
     uint64_t limits;
     uint64_t addresses; /* out: of the listed units, uint64_t [kv head][list_stride] */
     uint64_t layer_pages;
-    uint64_t tables;  /* int32_t [kv head][unit_stride]: a unit's slot, or UNIT_ABSENT */
-    uint64_t owners;  /* uint32_t [kv head][slot_count]: a slot's unit, or SLOT_EMPTY */
-    uint64_t stamps;  /* uint32_t [kv head][slot_count]: the step that last used it */
-    uint64_t used;    /* uint8_t [kv head][slot_count]: since the hand passed */
+    uint64_t firsts;  /* uint32_t [kv heads + 1]: a head's first slot; the next one's is behind its last */
+    uint64_t tables;  /* int32_t [kv head][unit_stride]: a unit's slot, from its head's first on, or UNIT_ABSENT */
+    uint64_t owners;  /* uint32_t [slot]: its unit, or SLOT_EMPTY */
+    uint64_t stamps;  /* uint32_t [slot]: the step that last used it */
+    uint64_t used;    /* uint8_t [slot]: since the hand passed */
     uint64_t hands;   /* uint32_t [kv head] */
-    uint64_t slots;   /* bytes [kv head][slot_count][block_bytes] */
+    uint64_t slots;   /* bytes [slot][block_bytes] */
     uint64_t results; /* struct fetch_result [kv head], added to */
-    uint32_t unit_stride, slot_count, list_stride, block_bytes;
+    uint32_t unit_stride, list_stride, block_bytes;
     uint32_t device_pools; /* bit n: pool n is in the device's memory */
-    uint32_t reserved;
 };
 
 struct fetch_result { /* units; misses: that were given a slot; struct fetch_counts (device.h) */

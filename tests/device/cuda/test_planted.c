@@ -318,6 +318,8 @@ static void fetch_init(void) {
         pages[i] = i % CHUNKS == 6 ? 0 : (UINT32_C(1) + (i % CHUNKS != 5)) << 30 | i;
     *row = (struct step_row){.position = 7 * 64 + 20}; /* chunk 7 is not complete */
     *item = (struct step_item){.pages = (uintptr_t)pages, .chunk_stride = CHUNKS};
+    uint32_t *firsts = in_take((FETCH_HEADS + 1) * sizeof *firsts);
+    for (uint32_t i = 0; i <= FETCH_HEADS; i++) firsts[i] = i * SLOTS;
     for (size_t i = 0; i < FETCH_HEADS * UNITS; i++) tables[i] = UNIT_ABSENT;
     for (uint32_t i = 0; i < FETCH_HEADS * SLOTS; i++) {
         const uint32_t slot = i % SLOTS, unit = slot * 3; /* the hand comes to hits, and to those used and not */
@@ -341,6 +343,7 @@ static void fetch_init(void) {
         .pools = (uintptr_t)pools,
         .lists = (uintptr_t)lists,
         .addresses = (uintptr_t)out_take(FETCH_HEADS * LISTED * sizeof(uint64_t)),
+        .firsts = (uintptr_t)firsts,
         .tables = (uintptr_t)tables,
         .owners = (uintptr_t)owners,
         .stamps = (uintptr_t)out_take(FETCH_HEADS * SLOTS * sizeof(uint32_t)),
@@ -349,7 +352,6 @@ static void fetch_init(void) {
         .slots = (uintptr_t)out_take(FETCH_HEADS * SLOTS * BLOCK),
         .results = (uintptr_t)out_take(FETCH_HEADS * sizeof(struct fetch_result)),
         .unit_stride = UNITS,
-        .slot_count = SLOTS,
         .list_stride = LISTED,
         .block_bytes = BLOCK,
         .device_pools = 1 << 1,

@@ -14,11 +14,13 @@ struct unit_cache {
     uint8_t *used;
     char *slots;
     uint64_t *addresses;
-    uint32_t step; /* this one's number */
+    uint32_t count; /* slots */
+    uint32_t step;  /* this one's number */
 };
 DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint32_t kv_head,
                                        uint64_t position) {
-    const uint64_t first = (uint64_t)kv_head * args.slot_count;
+    const uint32_t *firsts = at<uint32_t>(args.firsts) + kv_head;
+    const uint64_t first = firsts[0];
     struct unit_cache cache;
     cache.table = at<int32_t>(args.tables) + (uint64_t)kv_head * args.unit_stride;
     cache.owner = at<uint32_t>(args.owners) + first;
@@ -26,6 +28,7 @@ DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint3
     cache.used = at<uint8_t>(args.used) + first;
     cache.slots = at<char>(args.slots) + first * args.block_bytes;
     cache.addresses = at<uint64_t>(args.addresses) + (uint64_t)kv_head * args.list_stride;
+    cache.count = firsts[1] - firsts[0];
     cache.step = (uint32_t)position + 1;
     return cache;
 }
@@ -102,16 +105,16 @@ DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, con
 
 /* CLOCK: slots for `need` units into shared.victims; how many there are.  Of the slots from the hand on, this
  * step's are passed, in the first round also those used since the last visit. */
-DEVICE uint32_t victims_find(const struct cuda_fetch_args &args, const struct unit_cache &cache,
-                             uint32_t need, uint32_t *hand, struct fetch_shared &shared) {
+DEVICE uint32_t victims_find(const struct unit_cache &cache, uint32_t need, uint32_t *hand,
+                             struct fetch_shared &shared) {
     uint32_t found = 0;
     const uint32_t start = *hand;
     if (thread_index() == 0) shared.hand = start;
     block_barrier(); /* the misses are written; all have read the hand, which the first thread may soon write */
     for (uint32_t round = 0; round < 2; round++)
-        for (uint32_t passed = 0; passed < args.slot_count && found < need; passed += FETCHERS) {
-            const uint32_t mine = passed + thread_index(), slot = (start + mine) % args.slot_count;
-            const bool is_free = mine < args.slot_count && cache.stamp[slot] != cache.step;
+        for (uint32_t passed = 0; passed < cache.count && found < need; passed += FETCHERS) {
+            const uint32_t mine = passed + thread_index(), slot = (start + mine) % cache.count;
+            const bool is_free = mine < cache.count && cache.stamp[slot] != cache.step;
             const bool takes = is_free && (round == 1 || !cache.used[slot]);
             uint32_t all;
             const uint32_t number = found + holders_before(takes, &all, shared);
@@ -122,7 +125,7 @@ DEVICE uint32_t victims_find(const struct cuda_fetch_args &args, const struct un
             if (is_free && !takes && number < need) cache.used[slot] = 0; /* passed before the last victim */
             found = smaller(found + all, need);
             if (takes && number == found - 1)
-                shared.hand = (slot + 1) % args.slot_count; /* the last so far */
+                shared.hand = (slot + 1) % cache.count; /* the last so far */
             block_barrier();
         }
     *hand = shared.hand;
@@ -166,7 +169,7 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
         units_look_up(args, cache, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
                       (uint32_t)(row.position / KV_CHUNK_TOKENS), shared);
     uint32_t hand = at<uint32_t>(args.hands)[kv_head];
-    const uint32_t found = victims_find(args, cache, (uint32_t)result.misses, &hand, shared);
+    const uint32_t found = victims_find(cache, (uint32_t)result.misses, &hand, shared);
     for (uint32_t n = t; n < found;
          n += FETCHERS) { /* nobody's unit is a miss and another's victim: those are hits */
         const uint32_t slot = shared.victims[n], unit = shared.units[n], before = cache.owner[slot];
