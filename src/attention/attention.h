@@ -62,8 +62,8 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     STATUS_CHECKED;
 void attention_drop_select(struct attention *attention); /* everything is attended to again */
 /* Slots for the units that the present selection chooses, where it chooses whole ones: once, before the first step.
- * whole: lanes (cache/kv_groups.h) of layers that choose, whose units are all to stay once they were fetched, or as many
- * as may, the most important one first (cache/unit_cache.h). */
+ * whole: lanes (cache/kv_groups.h) of layers that choose, whose units are all to stay once they were fetched, or as
+ * many as may, the most important one first (cache/unit_cache.h). */
 enum status attention_create_units(struct attention *attention, const uint32_t *whole, size_t whole_count,
                                    struct error *error) STATUS_CHECKED;
 size_t attention_whole_heads(const struct attention *attention); /* those for which there was room */

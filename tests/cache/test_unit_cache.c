@@ -1,6 +1,6 @@
 /* Slots of units (cache/unit_cache.h) by the cpu device's fetch: a head that is whole reads each unit once, one that
- * was to be has more slots than the others, and the bytes are never exceeded.  Layers differ in heads and in bytes of a unit,
- * and one has no slots. */
+ * was to be has more slots than the others, and the bytes are never exceeded.  Layers differ in heads and in bytes of a
+ * unit, and one has no slots. */
 #include "cache/unit_cache.h"
 
 #include "seed.h"
