@@ -187,6 +187,10 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             const struct kv_tier_statistics tier = engine_tier_statistics(engine);
             /* Chunks that the next layer's expected queries choose are read before it does. */
             if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
+            /* Without them, or without slots, such steps are graphs in which the host has turns. */
+            const struct step_graph_counts graphs = engine_step_graph_counts(engine);
+            assert_int_equal(graphs.launches > 0, run == 0 || differs);
+            assert_int_equal(graphs.again, 0);
             if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
             assert_in_range(tier.host_bytes, run > 0, plan.host_bytes);
             struct fetch_counts units;
@@ -218,10 +222,10 @@ static void documents_match(void **state) {
     static const char chooses[] = CHOOSES ",speculate=next-layer";
     static const struct documented cases[] = {{"llama", "kvpr", NULL, NULL}, /* full, but for that */
                                               {"llama", "hata", chooses, "160"},
-                                              {"gemma3", "hata", chooses, "100"}, /* a window in every other layer */
+                                              {"gemma3", "hata", CHOOSES, "100"}, /* a window in every other layer */
                                               {"gpt-oss", "full", NULL, NULL},    /* and sinks */
-                                              {"gemma4", "hata", chooses, "100"}, /* K and V of two shapes */
-                                              {"lfm2", "hata", chooses, "100"}};  /* and of none */
+                                              {"gemma4", "hata", CHOOSES, "100"}, /* K and V of two shapes */
+                                              {"lfm2", "hata", CHOOSES, "100"}};  /* and of none */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (test_takes_next()) documents_check(&cases[i], test_seed(9) + i);
 }
@@ -241,6 +245,7 @@ static void pages_in_4_bits_check(const char *preset, const char *settings, cons
         scratch_create(&scratch, SCRATCH_MEMORY);
         assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
         assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig.error), rig.error);
+        if (on == CUDA) plan.device_bytes = 1 << 28;
         assert_ok(plan_host_bytes_min(&plan, &rig.model[on]->config, &plan.host_bytes, &rig.error), rig.error);
         struct engine *engine = engine_open(&rig, on, &plan);
         struct sequence *sequence = sequence_read(&rig, engine, 0, DOCUMENT, NULL);
@@ -248,6 +253,7 @@ static void pages_in_4_bits_check(const char *preset, const char *settings, cons
             assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error), rig.error);
         const struct select_statistics chosen = attention_statistics(engine_attention(engine));
         assert_true(plan.quantized_pages && engine_tier_statistics(engine).read_pages > 0);
+        assert_int_equal(engine_step_graph_counts(engine).launches, on == CUDA && !plan.prefetches);
         assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
         last[on] = rows_create(1, rig.width);
         memcpy(last[on], logits, rig.width * sizeof *logits);
@@ -281,6 +287,7 @@ struct fetched {
     uint64_t bytes;                /* of the card's memory, at any time */
     uint64_t read_pages, last_listed, last_bus; /* the last two: units of the last step; not hits */
     size_t whole;                               /* heads whose units all stay */
+    struct step_graph_counts graphs;
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
     static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 2, 2, 0, 2, 2, 0, 1, 2}; /* 2: both */
@@ -313,6 +320,7 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     counts->last_listed = counts->last_bus + counts->units.hits - before.hits;
     counts->read_pages = engine_tier_statistics(engine).read_pages;
     counts->whole = attention_whole_heads(engine_attention(engine));
+    counts->graphs = engine_step_graph_counts(engine);
     if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
         assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
                          engine_kv_used_bytes(engine) * plan->near_layers);
@@ -385,6 +393,7 @@ static void units_are_fetched_from_ram(void **state) {
             if (on_disk) {
                 scratch_create(&scratch, SCRATCH_MEMORY);
                 plan.rows_in_host = false;
+                plan.device_bytes = 1 << 28;
                 assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
                 assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
                           rig.error);
@@ -405,6 +414,7 @@ static void units_are_fetched_from_ram(void **state) {
             if (n == 0 && !is_few) assert_in_range(counts.last_bus, 1, counts.last_listed / 2);
             if (n == 0) assert_in_range(bus, 1, (bus + units.hits) * (is_few ? 2 : 1) / 2);
             assert_int_equal(counts.read_pages > 0, on_disk);
+            if (on_disk) assert_int_equal(counts.graphs.launches > 0, n == 0); /* clo reads a layer ahead */
             /* Slots or a workspace in place of the rows of far layers, at every instant. */
             const uint64_t far = tiny.layer_count - plan.near_layers, rows = far * 3 * CONTEXT * 2 * 32 * 2 * 2;
             assert_in_range(counts.bytes + rows, none.bytes + (chooses || rebuilds), none.bytes + plan.unit_bytes);
@@ -413,6 +423,7 @@ static void units_are_fetched_from_ram(void **state) {
             if (!on_disk) continue;
             free((char *)plan.disk_directory);
             plan.disk_directory = NULL;
+            plan.device_bytes = 0;
             scratch_destroy(&scratch);
         }
         free(expected);
