@@ -112,7 +112,8 @@ static uint64_t firsts_bytes(const struct unit_cache_options *options, const str
 }
 static uint64_t count_bytes(const struct unit_sizes *sizes) { return sizes->lane_count * sizeof(struct fetch_counts); }
 static uint64_t place_bytes(const struct unit_cache_options *options, const struct unit_sizes *sizes) {
-    return options->sequence_capacity * sizes->kv_head_count * unit_cache_place_stride(options->context_size) * sizeof(uint64_t);
+    return options->sequence_capacity * sizes->kv_head_count * unit_cache_place_stride(options->context_size) *
+           sizeof(uint64_t);
 }
 
 static bool fits(const struct unit_cache_options *options, size_t whole_count, size_t each, uint32_t *slots) {

@@ -94,8 +94,8 @@ static void held_check(struct rig *rig, const struct plan *plan) {
     const struct forward_options forward = plan_forward_options(plan, config);
     struct attention_options attention;
     assert_ok(plan_attention_options(plan, config, &attention, &rig->error), rig->error);
-    const uint64_t rotations = config->layer_count * config->kv_head_count * config->k_dimension *
-                               config->k_dimension * sizeof(uint16_t), /* of codes, at most */
+    const uint64_t rotations = config->layer_count * config->kv_head_count * config->k_dimension * config->k_dimension *
+                               sizeof(uint16_t), /* of codes, at most */
         work = forward_bytes(config, &forward) + attention_bytes(&attention) + rotations;
     assert_in_range(counted.most, plan->device_bytes, plan->device_bytes + plan->unit_bytes + work);
 }
@@ -162,7 +162,8 @@ static void documents_check(const struct documented *of, uint64_t seed) {
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
             if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
             if (plan.device_bytes > 0) /* no part of RAM's */
-                assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
+                assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
+                          rig.error);
             if (rebuilds) plan.host_bytes += WORKSPACE;
             if (keep != NULL) plan.unit_bytes = run == 1 ? 1 << 20 : 120 << 10; /* many slots; few */
         }
@@ -171,9 +172,8 @@ static void documents_check(const struct documented *of, uint64_t seed) {
         struct engine *engine = engine_open(&rig, CUDA, &plan);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
         const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
-        struct sequence *sequence =
-            (run == 2 && keep != NULL ? opened(&rig, engine, length, &logits)
-                                      : sequence_read(&rig, engine, 0, length, &logits));
+        struct sequence *sequence = (run == 2 && keep != NULL ? opened(&rig, engine, length, &logits)
+                                                              : sequence_read(&rig, engine, 0, length, &logits));
         assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
         if (run == 2 && keep != NULL) opening_check(&rig, &plan, engine, length, &before);
         for (size_t i = 0; i < STEPS; i++)
@@ -308,8 +308,7 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
             assert_ok(engine_prefill(engine, sequences[0], &other, NULL, &rig->error), rig->error);
         assert_ok(engine_fetch_counts(engine, &before, &rig->error), rig->error);
         attention_force_rebuild(engine_attention(engine), i == 5 && rebuilt_chunks > 0 ? 3 : rebuilt_chunks);
-        assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
-                  rig->error);
+        assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error), rig->error);
         memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
         counts->kernels[i] = device_cuda_counts(rig->device[CUDA]).launches - kernels;
     }
@@ -367,7 +366,7 @@ static void units_are_fetched_from_ram(void **state) {
                  {{"full", NULL, NULL}, {{280 << 10, 0, 0, false}}}, /* nobody chooses; all attend to all */
                  {{"kvpr", NULL, NULL}, {{300 << 10, 1, 9, false}, {220 << 10, 1, 5, false}, {280 << 10, 0, 0, false}}},
                  {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0, false}}}, /* the first attends to all */
-                 {{"clo", REUSES("0.2") ",place=persistent", "160"}, /* lists that are taken once more */
+                 {{"clo", REUSES("0.2") ",place=persistent", "160"},                /* lists that are taken once more */
                   {{280 << 10, 0, 0, false}, {792 << 10, 0, 0, false}, {792 << 10, 0, 0, true}}}};
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct rig rig;

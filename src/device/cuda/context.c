@@ -82,8 +82,8 @@ static bool takes_turns(const struct cuda_context *context) {
     return result == CU_SUCCESS;
 }
 
-/* Whether a stream can write a word and wait for it, also within a graph.  The driver says so at the call, for it has no attribute for it,
- * and with which error is its own: what fails then and breaks nothing, nobody asks for. */
+/* Whether a stream can write a word and wait for it, also within a graph.  The driver has no attribute for it and says
+ * so at the call, and with which error is its own: what fails then and breaks nothing, nobody asks for. */
 static enum cu_result waits_probe(struct cuda_context *context) {
     const struct cuda_driver *driver = context->driver;
     struct cu_stream *stream = NULL;
