@@ -157,7 +157,8 @@ enum status attention_create(struct attention **result, struct device *device, c
     if (status == STATUS_OK && options->cache != NULL)
         status = tiered_create(&attention->tiered, device, options, error);
     if (status == STATUS_OK && attention->tiered != NULL)
-        status = turns_create(&attention->turns, device, options, &attention->tiered->now, error);
+        status = turns_create(&attention->turns, device, options, &attention->tiered->now, &attention->tiered->prefetch,
+                              error);
     else if (status == STATUS_OK && options->rebuild.chunks > 0)
         status = bus_rebuild_create(&attention->bus, device, options, error);
     if (status == STATUS_OK)
@@ -312,7 +313,7 @@ static bool turns_suffice(const struct attention *attention) {
     const struct tiered *tiered = attention->tiered;
     return attention->turns != NULL && !turns_are_over(attention->turns) && attention->select != NULL &&
            attention->reuse == NULL && tiered->rebuild == NULL && tiered->lists == NULL &&
-           tiered->prefetch.choice.row_capacity == 0 &&
+           (tiered->prefetch.choice.row_capacity == 0 || attention->units == NULL) &&
            !kv_cache_get_config(attention->options.cache)->key_index_on_disk;
 }
 
@@ -504,18 +505,26 @@ enum status attention_settle_step(struct attention *attention, const struct atte
     return STATUS_OK;
 }
 
+static void capture_choice(struct choice *choice, const struct step_lists *lists, size_t list_stride) {
+    choice->captured = *lists;
+    choice->list_stride = list_stride;
+}
+
 void attention_begin_capture(struct attention *attention) {
     if (attention->limits.list == NULL) return; /* dense */
-    attention->choice.captured.limits = span_of(&attention->limits.buffer, 0);
-    attention->choice.captured.tokens = attention->limits.tokens;
-    attention->choice.list_stride = attention->limits.list_stride;
+    const struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0),
+                                     .tokens = attention->limits.tokens};
+    capture_choice(&attention->choice, &lists, attention->limits.list_stride);
+    if (attention->tiered != NULL)
+        capture_choice(&attention->tiered->prefetch.choice, &lists, attention->limits.list_stride);
     attention->choice.lists_everything = attention->limits.are_planned;
 }
 
 void attention_end_capture(struct attention *attention) {
-    attention->choice.captured = (struct step_lists){.step = {.buffer = NULL}};
-    attention->choice.list_stride = 0;
     attention->choice.lists_everything = false;
+    const struct step_lists none = {.step = {.buffer = NULL}};
+    capture_choice(&attention->choice, &none, 0);
+    if (attention->tiered != NULL) capture_choice(&attention->tiered->prefetch.choice, &none, 0);
 }
 
 void attention_show_layer(struct stream *stream, const struct attention_rows *rows) {
@@ -535,6 +544,8 @@ void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     attention_show_layer(stream, rows);
     if (is_captured(attention)) attention->choice.captured.step = rows->step;
+    if (is_captured(attention) && attention->tiered != NULL)
+        attention->tiered->prefetch.choice.captured.step = rows->step;
     if (stores_nothing(attention, rows)) return;
     attention->device->operations->append(stream, &(struct append_operation){.k = rows->k,
                                                                              .v = rows->v,
@@ -576,7 +587,7 @@ static void attend_captured(struct attention *attention, struct stream *stream, 
     struct attend_operation operation = layer->operation;
     struct attend_item *items = attention->part.items;
     ASSERT(operation.item_count <= attention->part.capacity);
-    turns_put(attention->turns, stream, layer->index, layer->sequences, operation.item_count);
+    turns_put(attention->turns, stream, layer, false);
     for (size_t i = 0; i < operation.item_count; i++) {
         items[i] = operation.items[i];
         items[i].view.quantized = (struct span){.buffer = NULL};
@@ -727,7 +738,9 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     if (attention->tiered != NULL) {
         units.missing = turns_missing(attention->turns);
         if (fetches) unit_cache_fetch(attention->units, stream, &units);
-        turns_put(attention->turns, stream, layer->index, layer->sequences, layer->operation.item_count);
+        bool expects;
+        TRY(prefetch_put(&attention->tiered->prefetch, stream, attention->select, layer, &expects, error));
+        turns_put(attention->turns, stream, layer, expects);
         units.missing = (struct span){.buffer = NULL};
     }
     if (fetches) unit_cache_fetch(attention->units, stream, &units);
@@ -827,7 +840,8 @@ static enum status attend(struct attention *attention, struct stream *stream, co
 void attention_expect(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
     struct error error;
     if (attention->failed || attention->select == NULL || layer->rules == NULL) return;
-    if (attention->tiered != NULL && !select_scans(attention->select) && goes_whole(attention, layer))
+    if (attention->tiered != NULL && !is_captured(attention) && !select_scans(attention->select) &&
+        goes_whole(attention, layer))
         note(attention, tiered_expect(attention->tiered, stream, attention->select, layer, &error), &error);
     expect_queries(attention, layer);
 }

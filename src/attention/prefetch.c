@@ -123,15 +123,33 @@ bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct 
     return true;
 }
 
-/* Chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
-static void leave_out_growing(struct prefetch *prefetch) {
-    for (size_t i = 0; i < prefetch->next.count; i++) {
-        struct fetch_job *job = &prefetch->next.jobs[i];
-        uint64_t growing = prefetch->choice.chosen[job->index].position / KV_CHUNK_TOKENS;
-        job->request.is_prefetch = true;
-        while (job->request.chunk_count > 0 && job->request.chunks[job->request.chunk_count - 1] >= growing)
-            job->request.chunk_count--;
-    }
+void prefetch_leave_out_growing(struct fetch_job *job, uint64_t position) {
+    job->request.is_prefetch = true;
+    while (job->request.chunk_count > 0 &&
+           job->request.chunks[job->request.chunk_count - 1] >= position / KV_CHUNK_TOKENS)
+        job->request.chunk_count--;
+}
+
+enum status prefetch_put(struct prefetch *prefetch, struct stream *stream, const struct select *select,
+                         const struct attention_layer *layer, bool *expects, struct error *error) {
+    const size_t next = layer->index + 1;
+    struct attend_operation operation;
+    const struct choice_query query = {
+        .layer_index = next, .operation = &operation, .rules = layer->rules, .sequences = layer->sequences};
+    *expects = prefetch->choice.row_capacity > 0 && layer->math.queries != NULL && next < prefetch->layer_count &&
+               kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next) > 0 &&
+               select_layer_chooses(select, next) && layer->math.queries(layer->math.context, next, &operation);
+    if (!*expects) return STATUS_OK;
+    TRY(select_choose(select, stream, &query, &prefetch->choice, error));
+    *expects = !prefetch->choice.everything;
+    return STATUS_OK;
+}
+
+bool prefetch_plans(struct prefetch *prefetch, size_t layer_index) {
+    fetch_drop(&prefetch->next);
+    prefetch->next.layer_index = layer_index;
+    prefetch->is_certain = false;
+    return prefetch_gate_opens(&prefetch->gates[layer_index]);
 }
 
 enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, const struct select *select,
@@ -161,7 +179,10 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     prefetch->next.layer_index = query.layer_index;
     prefetch->is_certain = false;
     TRY(fetch_add_choice(&prefetch->next, &prefetch->choice, layer->sequences, prefetch->lists, false, error));
-    leave_out_growing(prefetch);
+    for (size_t i = 0; i < prefetch->next.count; i++) {
+        struct fetch_job *job = &prefetch->next.jobs[i];
+        prefetch_leave_out_growing(job, prefetch->choice.chosen[job->index].position);
+    }
     return STATUS_OK;
 }
 

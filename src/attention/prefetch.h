@@ -57,6 +57,13 @@ bool prefetch_take_choice(struct prefetch *prefetch, size_t layer_index, struct 
 /* Chooses what is expected, and plans its chunks. */
 enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, const struct select *select,
                             const struct attention_layer *layer, struct error *error) STATUS_CHECKED;
+/* The same in a graph, whose launches plan and read: it is put on the stream.  *expects: there is something. */
+enum status prefetch_put(struct prefetch *prefetch, struct stream *stream, const struct select *select,
+                         const struct attention_layer *layer, bool *expects, struct error *error) STATUS_CHECKED;
+/* Nothing is expected any more; true: chunks of this layer may be added to prefetch->next. */
+bool prefetch_plans(struct prefetch *prefetch, size_t layer_index);
+/* Of a row's job: chunks with rows that are not there yet are in memory when the layer comes, and not wanted before. */
+void prefetch_leave_out_growing(struct fetch_job *job, uint64_t position);
 bool prefetch_waits(const struct prefetch *prefetch);    /* to begin what is expected */
 void prefetch_begin_expected(struct prefetch *prefetch); /* as many heads as the disk has time for */
 /* What is expected for this layer is held until it has attended; what was held before is not. */

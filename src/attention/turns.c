@@ -12,6 +12,7 @@ struct turns {
     struct device *device;            /* borrowed */
     struct kv_cache *cache;           /* borrowed */
     struct fetch *fetch;              /* borrowed */
+    struct prefetch *prefetch;        /* borrowed */
     struct attention_options options; /* with what it borrows */
     struct buffer missing;            /* MEMORY_SHARED; uint8_t [row][kv head][unit_cache_place_stride] */
     struct buffer written;            /* MEMORY_SHARED; struct place_delta [row][TABLES][written_stride] */
@@ -40,13 +41,14 @@ uint64_t turns_bytes(const struct attention_options *options) {
 }
 
 enum status turns_create(struct turns **result, struct device *device, const struct attention_options *options,
-                         struct fetch *fetch, struct error *error) {
+                         struct fetch *fetch, struct prefetch *prefetch, struct error *error) {
     const struct device_operations *operations = device->operations;
     *result = NULL;
     if (turns_bytes(options) == 0 || operations->host_turn == NULL) return STATUS_OK;
     struct turns *turns = calloc(1, sizeof *turns);
     if (turns == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
-    *turns = (struct turns){.device = device, .cache = options->cache, .fetch = fetch, .options = *options};
+    *turns = (struct turns){
+        .device = device, .cache = options->cache, .fetch = fetch, .prefetch = prefetch, .options = *options};
     turns->sequences = calloc(options->sequence_capacity, sizeof *turns->sequences);
     turns->items = calloc(options->sequence_capacity, sizeof *turns->items);
     enum status status = STATUS_OK;
@@ -74,35 +76,38 @@ void turns_destroy(struct turns *turns) {
 
 /* ---- the host's turn ---- */
 
+static size_t heads_of(const struct turns *turns, size_t layer) {
+    return kv_layer_heads(turns->options.groups, turns->options.kv_head_count, layer);
+}
+
 static struct span written_of(const struct turns *turns, size_t row, bool quantized) {
     return span_of(&turns->written,
                    (row * TABLES + quantized) * written_stride(&turns->options) * sizeof(struct place_delta));
 }
 
-/* The lists of all rows and heads, but for units that the device has. */
-static void plan_lists(struct turns *turns, size_t layer, size_t heads) {
+/* The lists of all rows and heads of a layer; missing: but for units that the device has; NULL: it has none. */
+static void plan_lists(const struct turns *turns, struct fetch *fetch, const struct buffer *rows,
+                       const uint8_t *missing) {
     const struct turns_step *step = &turns->step;
+    const size_t layer = fetch->layer_index, heads = heads_of(turns, layer),
+                 stride = unit_cache_place_stride(turns->options.context_size);
     const struct step_list *limits = step->limits + layer * turns->rows.row_count * turns->options.kv_head_count;
-    const size_t stride = unit_cache_place_stride(turns->options.context_size);
-    const uint8_t *missing = step->has_slots ? turns->missing.host : NULL;
     for (size_t i = 0; i < turns->rows.row_count; i++)
         for (size_t head = 0; head < heads; head++) {
             const size_t list = i * heads + head;
-            fetch_add_list(turns->fetch,
-                           &(struct fetch_list){.sequence = turns->sequences[i],
-                                                .index = i,
-                                                .kv_head = head,
-                                                .rows = (const uint32_t *)step->rows->host + list * step->list_stride,
-                                                .count = limits[list].count,
-                                                .missing = missing != NULL ? missing + list * stride : NULL});
+            fetch_add_list(fetch, &(struct fetch_list){.sequence = turns->sequences[i],
+                                                       .index = i,
+                                                       .kv_head = head,
+                                                       .rows = (const uint32_t *)rows->host + list * step->list_stride,
+                                                       .count = limits[list].count,
+                                                       .missing = missing != NULL ? missing + list * stride : NULL});
         }
-    turns->lists += turns->rows.row_count * heads;
 }
 
-static void plan_everything(struct turns *turns, size_t layer, size_t heads) {
+static void plan_everything(const struct turns *turns, size_t layer) {
     const struct attention_layer all = {.index = layer,
                                         .sequences = turns->sequences,
-                                        .operation = {.kv_head_count = heads,
+                                        .operation = {.kv_head_count = heads_of(turns, layer),
                                                       .window = turns->rows.windows[layer],
                                                       .items = turns->items,
                                                       .item_count = turns->rows.row_count}};
@@ -112,23 +117,46 @@ static void plan_everything(struct turns *turns, size_t layer, size_t heads) {
 
 static enum status bring(struct turns *turns, size_t layer, struct error *error) {
     struct fetch *fetch = turns->fetch;
-    const size_t heads = kv_layer_heads(turns->options.groups, turns->options.kv_head_count, layer);
-    const bool chooses = turns->rows.windows[layer] == 0 && select_layer_chooses(turns->step.select, layer);
+    const bool late = prefetch_is_late(turns->prefetch);
     fetch->layer_index = layer;
-    (chooses ? plan_lists : plan_everything)(turns, layer, heads);
+    if (turns->rows.windows[layer] == 0 && select_layer_chooses(turns->step.select, layer)) {
+        plan_lists(turns, fetch, turns->step.rows, turns->step.has_slots ? turns->missing.host : NULL);
+        turns->lists += fetch->count;
+    } else {
+        plan_everything(turns, layer);
+    }
     fetch_begin(fetch, SIZE_MAX);
+    if (fetch->begun < fetch->count) { /* what holds the slots is ahead of its time */
+        prefetch_drop(turns->prefetch);
+        fetch_begin(fetch, SIZE_MAX);
+    }
     TRY(kv_tier_failure(turns->cache, error));
     turns->is_full = fetch->begun < fetch->count;
     for (size_t i = 0; i < fetch->count && !turns->is_full; i++) TRY(kv_fetch_wait(&fetch->jobs[i].request, error));
+    prefetch_settle(turns->prefetch, fetch, late);
     return STATUS_OK;
 }
 
-/* Nobody takes a slot before the layer has attended: the engine's thread would, and it waits.  So chunks are pinned
- * only until all are there.  Attention behind a turn that failed reads memory that is there, and nobody uses it. */
-static void take(void *context, size_t layer) {
+/* The reads of what the next layer is expected to list begin. */
+static void expect(struct turns *turns, size_t next) {
+    struct prefetch *prefetch = turns->prefetch;
+    if (!prefetch_plans(prefetch, next)) return;
+    plan_lists(turns, &prefetch->next, prefetch->choice.rows, NULL);
+    for (size_t i = 0; i < prefetch->next.count; i++) {
+        struct fetch_job *job = &prefetch->next.jobs[i];
+        prefetch_leave_out_growing(job, turns->items[job->index].position_first);
+    }
+    prefetch_begin_expected(prefetch);
+}
+
+/* Chunks stay until the next turn: what is read ahead takes the slots of others.  Attention behind a turn that failed
+ * reads memory that is there, and nobody uses it. */
+static void take(void *context, size_t number) {
     struct turns *turns = context;
+    const size_t layer = number / 2;
+    fetch_drop(turns->fetch); /* the layer before has attended */
+    prefetch_hold(turns->prefetch, layer);
     if (turns->failed == STATUS_OK && !turns->is_full) turns->failed = bring(turns, layer, &turns->failure);
-    fetch_drop(turns->fetch);
     const bool is_lost = turns->failed != STATUS_OK || turns->is_full;
     for (size_t i = 0; i < turns->rows.row_count; i++) {
         struct kv_sequence *sequence = turns->sequences[i];
@@ -140,6 +168,7 @@ static void take(void *context, size_t layer) {
         if (span_exists(kv_sequence_table(sequence, true)))
             kv_sequence_write_update(sequence, layer, true, span_host(written_of(turns, i, true)));
     }
+    if (!is_lost && number % 2 != 0) expect(turns, layer + 1);
 }
 
 /* ---- a step ---- */
@@ -160,13 +189,13 @@ struct span turns_missing(const struct turns *turns) {
     return span_of(&turns->missing, 0);
 }
 
-void turns_put(struct turns *turns, struct stream *stream, size_t layer_index, struct kv_sequence *const *sequences,
-               size_t row_count) {
+void turns_put(struct turns *turns, struct stream *stream, const struct attention_layer *layer, bool expects) {
     const struct device_operations *operations = turns->device->operations;
-    operations->host_turn(stream, &(struct host_turn_operation){.take = take, .context = turns, .number = layer_index});
-    for (size_t i = 0; i < row_count; i++)
+    operations->host_turn(
+        stream, &(struct host_turn_operation){.take = take, .context = turns, .number = 2 * layer->index + expects});
+    for (size_t i = 0; i < layer->operation.item_count; i++)
         for (size_t quantized = 0; quantized < TABLES; quantized++) {
-            const struct update_places_operation update = {.table = kv_sequence_table(sequences[i], quantized),
+            const struct update_places_operation update = {.table = kv_sequence_table(layer->sequences[i], quantized),
                                                            .count = written_stride(&turns->options) - 1,
                                                            .written = written_of(turns, i, quantized)};
             if (span_exists(update.table)) operations->update_places(stream, &update);
@@ -174,6 +203,7 @@ void turns_put(struct turns *turns, struct stream *stream, size_t layer_index, s
 }
 
 enum status turns_end(struct turns *turns, uint64_t *lists, bool *is_full, struct error *error) {
+    fetch_drop(turns->fetch);
     *lists = turns->lists;
     *is_full = turns->is_full;
     turns->is_over |= turns->is_full;

@@ -26,12 +26,15 @@ struct setting {
     size_t layer_count;            /* of a model of llama's; 0: the model is drawn */
 };
 #define CODES(dense) "planes=1,page=8,sinks=8,recent=16,dense=" dense
-#define PAGES        "select=hash,planes=1,page=64,sinks=8,recent=16,units_min=1,group=softmax,speculate=none,codec="
+#define PAGES                                                                  \
+    "select=hash,planes=1,page=64,sinks=8,recent=16,units_min=1,group=softmax," \
+    "codec=dynamic,quantized=16"
 static const struct setting settings[] = {{"hata", CODES("0"), "64", 1 << 20, 64 << 10, 0},
                                           {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0}, /* few slots */
                                           {"hata", CODES("0"), "96", 0, 64 << 10, 0},
                                           {"meanstd", "page=16,sinks=16,recent=16,dense=0", "80", 1 << 20, 1 << 20, 0},
-                                          {"leoam", PAGES "dynamic,quantized=16", "100", 0, 64 << 10, 4}};
+                                          {"hata", CODES("0") ",speculate=next-layer", "64", 0, 0, 4},
+                                          {"leoam", PAGES, "100", 0, 0, 4}}; /* reads a layer ahead as well */
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
 struct rig {
@@ -48,7 +51,7 @@ struct rig {
 };
 
 struct met {
-    uint64_t launches, hits, misses, read_pages, fetched, reused;
+    uint64_t launches, hits, misses, read_pages, fetched, reused, prefetched, prefetch_hits;
 };
 
 static void plan_open(struct rig *rig, const struct setting *setting, size_t i, bool on_disk) {
@@ -136,7 +139,7 @@ static void come(struct rig *rig, size_t s, size_t count) {
 static void come_or_go(struct rig *rig, size_t s, struct met *met) {
     const uint64_t what = random_below(&rig->random, 8);
     if (rig->sequences[TURNS][s] == NULL) {
-        come(rig, s, random_between(&rig->random, 130, 330));
+        come(rig, s, random_between(&rig->random, 200, 440));
         return;
     }
     const uint64_t length = sequence_length(rig->sequences[TURNS][s]);
@@ -218,6 +221,8 @@ static void history(uint64_t seed, bool queued, const struct setting *setting, s
     met->hits += units.hits;
     met->misses += units.misses;
     met->read_pages += tier.read_pages;
+    met->prefetched += tier.prefetched;
+    met->prefetch_hits += tier.prefetch_hits;
     met->fetched += tier.hits + tier.misses;
     rig_close(&rig);
 }
@@ -228,7 +233,8 @@ static void steps_with_turns_have_the_bits_of_ram(void **state) {
     const uint64_t seed = test_seed(3);
     struct met met = {0};
     for (size_t i = 0; i < SETTINGS; i++) history(seed + i, (seed + i) % 2 == 0, &settings[i], &met);
-    assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0);
+    assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0 &&
+               met.prefetch_hits > 0);
 }
 
 /* Chunks of which the device has all that is listed are not asked for. */
