@@ -472,8 +472,9 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
         struct held *held = held_of(reuse, reuse->slots[i], query->layer_index);
         look_up(reuse, query, choice, i, own);
         /* With its window, so that it seldom moves while that becomes shorter and longer. */
-        for (size_t head = 0; head < heads; head++)
-            if (own[head].use != LABEL_STAYS) TRY(reserve(reuse, stream, &held[head], own[head].count, error));
+        const bool sees_all = own->candidate_end == 0; /* it keeps nothing */
+        for (size_t head = 0; head < heads && !sees_all; head++)
+            TRY(reserve(reuse, stream, &held[head], own[head].count, error));
     }
     *moves = reuse->moves;
     return STATUS_OK;
