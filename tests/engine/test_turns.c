@@ -33,7 +33,7 @@ static const struct setting settings[] = {{"hata", CODES("0"), "64", 1 << 20, 64
                                           {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0}, /* few slots */
                                           {"hata", CODES("0"), "96", 0, 64 << 10, 0},
                                           {"meanstd", "page=16,sinks=16,recent=16,dense=0", "80", 1 << 20, 1 << 20, 0},
-                                          {"hata", CODES("0") ",speculate=next-layer", "64", 0, 0, 4},
+                                          {"hata", CODES("0") ",speculate=next-layer", "120", 0, 0, 4},
                                           {"leoam", PAGES, "100", 0, 0, 4}}; /* reads a layer ahead as well */
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
