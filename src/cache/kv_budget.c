@@ -250,6 +250,12 @@ uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_c
     return head_count * kv_chunks_of(config->token_capacity) * plain_cost(config);
 }
 
+uint64_t kv_tier_slots_bytes(const struct kv_cache_config *config, uint64_t kv_bytes) {
+    uint64_t bytes;
+    return checked_multiply(kv_bytes / kv_cache_chunk_bytes_max(config), plain_cost(config), &bytes) ? bytes
+                                                                                                     : UINT64_MAX;
+}
+
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
     return kv_budget_fixed_bytes(config) + kv_bytes / kv_budget_plain_bytes(config) * plain_cost(config);
 }

@@ -277,5 +277,7 @@ uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_c
  * all, as it is read whole. */
 uint64_t kv_tier_chunk_slots(const struct kv_cache_config *config, uint8_t quantized_of_16);
 double kv_tier_page_bytes(const struct kv_cache_config *config, uint8_t quantized_of_16);
+/* Slots for so many bytes of K and V: chunks in whole pages, each with a row of a table. */
+uint64_t kv_tier_slots_bytes(const struct kv_cache_config *config, uint64_t kv_bytes);
 /* The host_bytes that leave kv_bytes for slots. */
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);

@@ -807,7 +807,7 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
     TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     all = kv_cache_sequence_bytes(&cache, plan_context_size(plan, config));
     if (all == UINT64_MAX || __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
-        __builtin_add_overflow(all, bytes_min, &all))
+        __builtin_add_overflow(kv_tier_slots_bytes(&cache, all), bytes_min, &all))
         all = UINT64_MAX;
     const uint64_t memory = plan->memory_bytes != 0 ? plan->memory_bytes : memory_available_bytes();
     uint64_t half = memory / 2, wanted = all < half ? all : half;

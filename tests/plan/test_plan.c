@@ -277,6 +277,23 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
 }
 
+/* Slots are chunks in whole pages, and cost more than K and V where heads are narrow. */
+static void a_budget_that_nobody_gives_holds_everything(void **state) {
+    (void)state;
+    struct model_config narrow = config;
+    narrow.k_dimension = narrow.v_dimension = 32;
+    for (enum kv_type type = KV_F16; type <= KV_Q8; type++) {
+        struct plan plan = plan_of("full", NULL, true, type);
+        struct kv_cache_config cache;
+        struct error error;
+        plan.memory_bytes = (uint64_t)1 << 36;
+        assert_ok(plan_set_host_bytes(&plan, &narrow, &error), error);
+        assert_ok(plan_cache_config(&plan, &narrow, &cache, &error), error);
+        assert_in_range(kv_tier_chunk_slots(&cache, 0), kv_lane_count(&cache) * 8192 / KV_CHUNK_TOKENS, UINT64_MAX);
+        plan_deinit(&plan);
+    }
+}
+
 /* One line, with a budget, on disk and without either; never a size of KV that there cannot be. */
 static void kv_types_fit_the_heads(void **state) {
     (void)state;
@@ -461,6 +478,7 @@ int main(void) {
         cmocka_unit_test(texts),
         cmocka_unit_test(a_context_fits_its_budget),
         cmocka_unit_test(what_a_device_does_not_hold_is_in_ram),
+        cmocka_unit_test(a_budget_that_nobody_gives_holds_everything),
         cmocka_unit_test(kv_types_fit_the_heads),
         cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(sixteen_mebibytes_hold_eight_sequences),
