@@ -8,9 +8,9 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "cache/kv_watch.h"
+#include "cache/kv_watch_internal.h"
 #include "device/queued_device.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "model/tiny_model.h"
 #include "seed.h"
 
@@ -145,6 +145,11 @@ static void give_back(struct rig *rig) {
     for (size_t i = 0; i < ENGINES; i++) engine_give_back_memory(rig->engine[i]);
 }
 
+/* Until the next map that is compared, however long this machine takes for a step; or from now on no more. */
+static void watch(struct rig *rig, bool goes_on) {
+    for (size_t i = 0; i < ENGINES; i++) rig->engine[i]->cache->watch_until_ns = goes_on ? UINT64_MAX : 1;
+}
+
 /* What the map says of the last token. */
 static void maps_compare(struct rig *rig, size_t index) {
     struct kv_map map[ENGINES];
@@ -177,6 +182,7 @@ static void steps(struct rig *rig, bool queued) {
     if (count == 0) return;
     for (size_t s = 0; s < SEQUENCES && is_watched; s++)
         if (rig->sequences[GRAPH][s] != NULL) maps_compare(rig, s);
+    watch(rig, is_watched);
     for (size_t t = 0; t < times; t++) {
         float *expected = NULL;
         for (size_t s = 0; s < count; s++) tokens[s] = (int32_t)random_below(&rig->random, rig->width);
@@ -205,6 +211,7 @@ static void steps(struct rig *rig, bool queued) {
     }
     for (size_t s = 0; s < SEQUENCES && is_watched; s++)
         if (rig->sequences[GRAPH][s] != NULL) maps_compare(rig, s);
+    watch(rig, false);
 }
 
 /* Of so many rounds, and of more where these were few that a graph ran. */
