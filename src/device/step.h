@@ -4,11 +4,6 @@
 
 #include <stdint.h>
 
-/* Units of 8 tokens and more by codes of their keys (KEY_INDEX_LEVEL): where a KV head has more candidates than
- * LOOK_FROM times its picks, it scores those of the chunks alone that are best by their means and deviations
- * (kernels/level), as many as have LOOK_TIMES its picks, and of chunks that the candidates begin or end in. */
-enum { LOOK_FROM = 16, LOOK_TIMES = 8 };
-
 struct step_row {
     uint64_t position;
     uint32_t token; /* checked by the caller */

@@ -212,59 +212,6 @@ static void variants_agree(void **state) {
     }
 }
 
-/* What the best token of a chunk may have: the largest over the heads, with no number first. */
-static void chunks_match(void **state) {
-    (void)state;
-    struct level levels[CHECK_LEVELS_MAX];
-    const size_t level_count = levels_init(levels);
-    static const size_t dimensions[] = {8, 32, 64, 72, 128, 512}, heads_of[] = {1, 3, 4, 9};
-    struct random random;
-    random_init(&random, test_seed(36));
-    for (size_t round = 0; round < 24; round++) {
-        const size_t dimension = dimensions[round % 6], planes = round / 6 + 1, heads = heads_of[round % 4];
-        if (!level_fits(dimension, planes)) continue;
-        struct score_case c;
-        case_init(&c, &random, dimension, planes, heads);
-        for (size_t i = 0; i < level_count; i++) {
-            float scores[BLOCKS];
-            levels[i].kernels.chunks(&(struct level_chunks_args){&c.layout, c.pointers, BLOCKS, c.queries.data, heads,
-                                                                 scores});
-            for (size_t b = 0; b < BLOCKS; b++) {
-                const char *block = c.pointers[b];
-                const uint16_t *center = (const uint16_t *)(const void *)(block + c.layout.center_offset);
-                double squares = 0, best = -INFINITY, size = 0;
-                for (size_t t = 0; t < 64; t++) {
-                    int own[LEVEL_DIMENSION_MAX];
-                    float factor;
-                    level_load(&c.layout, block, t, own, &factor);
-                    squares += (double)factor * (double)factor / 64;
-                }
-                for (size_t head = 0; head < heads; head++) {
-                    double score = 0, length = 0, terms = 0;
-                    for (size_t j = 0; j < dimension; j++) {
-                        const double x = (double)c.q[head][j], common = x * (double)half_to_float(center[j]);
-                        score += common, terms += fabs(common), length += x * x;
-                    }
-                    const double spread = 4 / (double)level_step(planes) * sqrt(length * squares);
-                    best = fmax(best, score + spread);
-                    size = fmax(size, terms + spread);
-                }
-                check_near(scores[b], best, 20 * eps * size, "%s: dimension %zu planes %zu heads %zu chunk %zu",
-                           levels[i].name, dimension, planes, heads, b);
-            }
-            float broken[LEVEL_DIMENSION_MAX];
-            memcpy(broken, c.q[0], sizeof broken);
-            broken[dimension / 2] = NAN;
-            level_prepare(&c.layout, broken, c.queries.data);
-            levels[i].kernels.chunks(&(struct level_chunks_args){&c.layout, c.pointers, BLOCKS, c.queries.data, heads,
-                                                                 scores});
-            for (size_t b = 0; b < BLOCKS; b++) assert_true(isnan(scores[b]));
-            level_prepare(&c.layout, c.q[0], c.queries.data);
-        }
-        case_deinit(&c);
-    }
-}
-
 static void broken_keys_stay_alone(void **state) {
     (void)state;
     struct level levels[CHECK_LEVELS_MAX];
@@ -305,7 +252,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_are_the_nearest), cmocka_unit_test(the_mean_is_exact),
         cmocka_unit_test(scores_match),           cmocka_unit_test(variants_agree),
-        cmocka_unit_test(chunks_match),           cmocka_unit_test(broken_keys_stay_alone),
+        cmocka_unit_test(broken_keys_stay_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

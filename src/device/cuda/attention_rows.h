@@ -31,21 +31,6 @@ DEVICE struct cuda_list list_at(uint64_t lists, uint64_t limits, uint64_t index)
     return list;
 }
 
-/* What a list looks into (step.h): of the whole chunks [first, last) the best, `picks` of them, and those that its
- * candidates begin and end in: tokens [begin, end) of those chunks, one behind the other.  picks 0: all. */
-struct look {
-    uint32_t first, last, picks, begin, end;
-};
-DEVICE struct look look_of(const struct cuda_list &list, uint64_t looked) {
-    const uint32_t chunk = ATTENTION_CHUNK;
-    struct look look = {(list.begin + chunk - 1) / chunk, list.end / chunk, 0, list.begin, list.end};
-    if (looked == 0 || list.end - list.begin <= LOOK_FROM * list.picks) return look;
-    look.picks = (LOOK_TIMES * list.picks + chunk - 1) / chunk;
-    look.begin = list.begin % chunk;
-    look.end = (look.picks + (look.begin != 0)) * chunk + list.end % chunk;
-    return look;
-}
-
 /* The same of a list: rows of the list, not of the context. */
 DEVICE struct seen_rows listed_rows_of(const struct cuda_list &list) {
     struct seen_rows rows;
@@ -58,9 +43,6 @@ DEVICE struct seen_rows listed_rows_of(const struct cuda_list &list) {
 
 /* Scores are kept times log2 e, so that weights are powers of two.  Less than any score: */
 #define SCORE_NONE (-1e30f)
-
-/* What is no number is the greatest. */
-DEVICE float greatest(float a, float b) { return a > b || a != a ? a : b; }
 
 /* The factor of a query times a key, and what follows. */
 DEVICE float score_of(float product, float scale, float softcap) {

@@ -153,41 +153,6 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
 
 /* ---- scores ---- */
 
-/* Chunks that lists look into. */
-static void chunks_look(const struct cuda_scoring *s, const struct cuda_level_score_args *score) {
-    const struct level_layout *level = &s->operation->layout->level;
-    const uint32_t rows = score->row_count;
-    const struct cuda_chunks_score_args chunks = {.rows = score->rows,
-                                                  .items = score->items,
-                                                  .pools = score->pools,
-                                                  .queries = score->queries,
-                                                  .scores = s->scores,
-                                                  .lists = s->lists,
-                                                  .limits = s->limits,
-                                                  .row_count = rows,
-                                                  .kv_head_count = s->kv_heads,
-                                                  .group = s->group,
-                                                  .query_bytes = score->query_bytes,
-                                                  .dimension = score->dimension,
-                                                  .factors_offset = score->factors_offset,
-                                                  .center_offset = score->center_offset,
-                                                  .chunk_stride = s->chunk_stride,
-                                                  .spread = LEVEL_DEVIATIONS * 2 / level_step(level->planes)};
-    const struct cuda_choose_args choose = {.scores = s->scores,
-                                            .keys = s->ranks,
-                                            .chosen = s->looked,
-                                            .lists = s->lists,
-                                            .limits = s->limits,
-                                            .row_count = rows,
-                                            .kv_head_count = s->kv_heads,
-                                            .unit_stride = s->chunk_stride};
-    cuda_work_launch(
-        s->stream, "chunks_score",
-        (struct cuda_shape){(s->chunk_stride + LOOK_CHUNKS - 1) / LOOK_CHUNKS, s->kv_heads, rows, 256, 0}, &chunks);
-    cuda_work_launch(s->stream, "chunks_choose",
-                     (struct cuda_shape){s->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
-}
-
 static void level_score(const struct cuda_scoring *s, size_t first, uint32_t rows) {
     const struct choose_operation *operation = s->operation;
     const struct level_layout *level = &operation->layout->level;
@@ -212,8 +177,6 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
                                                 .scores = s->scores,
                                                 .lists = s->lists,
                                                 .limits = s->limits,
-                                                .looked = s->looked,
-                                                .chunk_stride = s->chunk_stride,
                                                 .row_count = rows,
                                                 .kv_head_count = s->kv_heads,
                                                 .group = s->group,
@@ -226,11 +189,7 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
                                                 .unit_tokens = (uint32_t)operation->layout->unit_tokens};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
-    uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
-    if (s->looked != 0) { /* a list that does not look has no more, and one that does has half */
-        chunks = (uint32_t)min_size(chunks, LOOK_FROM * (s->picks_most / ATTENTION_CHUNK + 2));
-        chunks_look(s, &score);
-    }
+    const uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
     const uint32_t parts = (s->group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS;
     cuda_work_launch(s->stream, name, (struct cuda_shape){(chunks + 7) / 8, s->kv_heads * parts, rows, 256, 0}, &score);
 }

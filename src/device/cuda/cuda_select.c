@@ -99,40 +99,18 @@ static uint64_t candidates_end(const struct cuda_scoring *s) {
     return end;
 }
 
-/* Whether a list may look, here or, in a graph, in any launch: then picks may become fewer by what the window grows. */
-static bool may_look(struct cuda_scoring *s, uint64_t end) {
-    enum { GROWS = 2 * KV_CHUNK_TOKENS };
-    const struct choose_operation *operation = s->operation;
-    bool looks = false;
-    for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t head = 0; head < s->kv_heads; head++) {
-            const uint64_t picks = select_item_picks(&operation->items[i], head),
-                           fewest = picks > GROWS ? picks - GROWS : 0;
-            looks = looks || (s->stream->made == NULL ? choose_looks(operation, &operation->items[i], head) > 0
-                                                      : end > LOOK_FROM * fewest);
-            s->picks_most = (uint32_t)max_size(s->picks_most, max_size(operation->list_stride, (size_t)picks));
-        }
-    return looks && operation->layout->kind == KEY_INDEX_LEVEL;
-}
-
 static bool choose_places(struct choosing *c) {
     struct cuda_scoring *s = &c->scoring;
-    const uint64_t end = candidates_end(s);
-    s->unit_stride = (uint32_t)align_up((size_t)end / c->unit_tokens + 1, 16);
-    s->chunk_stride = may_look(s, end) ? (uint32_t)(end / KV_CHUNK_TOKENS + 1) : 0;
+    s->unit_stride = (uint32_t)align_up((size_t)candidates_end(s) / c->unit_tokens + 1, 16);
     const size_t query = s->heads * cuda_query_bytes(s->operation->layout),
                  scores = (size_t)s->kv_heads * max_size(c->score_heads, 1) * s->unit_stride * sizeof(float),
-                 units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t),
-                 looked = (size_t)s->kv_heads * s->chunk_stride * sizeof(uint32_t),
-                 row = query + scores + 2 * units + looked;
-    c->rows_max = min_size(max_size(SCORE_BYTES / row, 1), s->operation->item_count);
-    const uint64_t base = cuda_scratch(s->stream, c->rows_max * row);
+                 units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t);
+    c->rows_max = min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), s->operation->item_count);
+    const uint64_t base = cuda_scratch(s->stream, c->rows_max * (query + scores + 2 * units));
     s->queries = base;
     s->scores = s->queries + c->rows_max * query;
     c->keys = s->scores + c->rows_max * scores;
     c->chosen = c->keys + c->rows_max * units;
-    s->ranks = c->keys;
-    s->looked = looked > 0 ? c->chosen + c->rows_max * units : 0;
     return base != 0;
 }
 
@@ -152,8 +130,6 @@ static void rows_choose(struct choosing *c, size_t first, size_t count) {
                                             .kv_head_count = s->kv_heads,
                                             .unit_tokens = c->unit_tokens,
                                             .unit_stride = s->unit_stride,
-                                            .looked = s->looked,
-                                            .chunk_stride = s->chunk_stride,
                                             .group = c->score_heads};
     cuda_work_launch(s->stream, "units_choose",
                      (struct cuda_shape){s->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);

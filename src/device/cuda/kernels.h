@@ -504,27 +504,10 @@ struct cuda_level_score_args {
     uint64_t step, rows, items, pools, queries, scores;
     uint64_t lists; /* struct cuda_list [row][kv head] */
     uint64_t limits;
-    uint64_t looked; /* uint32_t [row][kv head][chunk_stride]: of a list that looks (step.h), the chunks whose units are
-                      * scored, ascending; scores are of these units, one chunk behind the other.  0: none looks */
     uint32_t row_count, kv_head_count, group, query_bytes, dimension;
     uint32_t factors_offset, center_offset, unit_stride;
     float scale;
-    uint32_t unit_tokens, chunk_stride, reserved;
-};
-
-/* Of lists that look: chunks_score, what the best token of a whole chunk may have (kernels/level), [row][kv
- * head][chunk_stride] floats; grid {ceil(chunks / LOOK_CHUNKS), kv_head_count, row_count}, 256 threads.  chunks_choose
- * takes those to look into: struct cuda_choose_args, chosen: looked, unit_stride: chunk_stride; grid and threads are
- * those of units_choose. */
-enum { LOOK_CHUNKS = 128 };
-struct cuda_chunks_score_args {
-    uint64_t step, rows, items, pools, queries, scores;
-    uint64_t lists; /* struct cuda_list [row][kv head] */
-    uint64_t limits;
-    uint32_t row_count, kv_head_count, group, query_bytes, dimension;
-    uint32_t factors_offset, center_offset, chunk_stride;
-    float spread; /* of a query's length times the root of the mean of a chunk's squared factors */
-    uint32_t reserved;
+    uint32_t unit_tokens;
 };
 
 /* By mean and deviation of the keys of pages (kernels/abstract, whose layout and definitions these are).
@@ -583,10 +566,9 @@ struct cuda_choose_args {
     uint64_t chosen; /* uint32_t [row][kv head][unit_stride], scratch: units */
     uint64_t lists;  /* struct cuda_list [row][kv head] */
     uint64_t limits;
-    uint64_t looked; /* as of cuda_level_score_args */
     uint32_t row_count, kv_head_count, unit_tokens, unit_stride;
     uint32_t group; /* heads of scores, whose shares are added; 0: one score a unit, which ranks as it is */
-    uint32_t chunk_stride;
+    uint32_t reserved;
 };
 struct choose_shared {
     uint32_t counts[256];

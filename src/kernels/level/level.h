@@ -67,22 +67,8 @@ struct level_score_args {
     const void *const *then;
 };
 
-/* What the best token of a chunk may have, by its mean c and how far its keys lie from that: two deviations of q . k,
- *   score(chunk) = the largest over the heads of q . c + 2 |q| d,   d = 2 / level_step(planes) sqrt(mean of f_t^2),
- * as if keys lay around c alike in all directions, as rotated ones nearly do.  What is no number is the largest. */
-struct level_chunks_args {
-    const struct level_layout *layout;
-    const void *const *blocks; /* [count] */
-    size_t count;
-    const void *queries; /* [heads][level_query_bytes] */
-    size_t heads;
-    float *scores; /* [count] */
-};
-enum { LEVEL_DEVIATIONS = 2 };
-
 struct level_kernels {
     void (*score)(const struct level_score_args *args);
-    void (*chunks)(const struct level_chunks_args *args);
 };
 
 KERNELS(level);

@@ -17,10 +17,6 @@ static inline const int8_t *level_query_integers(const struct level_layout *layo
     return (const int8_t *)(level_query_floats(query) + layout->dimension);
 }
 
-/* The query's factor of the root of the mean of a chunk's squared factors. */
-float level_spread(const struct level_layout *layout, const void *query);
-static inline float level_greatest(float a, float b) { return a > b || a != a ? a : b; }
-
 /* Bits of the part of a number that has `planes` bits left. */
 static inline size_t level_part_width(size_t planes) { return planes >= 4 ? 4 : planes >= 2 ? 2 : 1; }
 /* Words of four bytes that a token has of a part. */

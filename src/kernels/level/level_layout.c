@@ -112,13 +112,6 @@ void level_load(const struct level_layout *layout, const void *block, size_t tok
     for (size_t j = 0; j < layout->dimension; j++) levels[j] = 2 * levels[j] - ((1 << layout->planes) - 1);
 }
 
-float level_spread(const struct level_layout *layout, const void *query) {
-    const float *floats = level_query_floats(query);
-    double squares = 0;
-    for (size_t j = 0; j < layout->dimension; j++) squares += (double)floats[j] * (double)floats[j];
-    return (float)(LEVEL_DEVIATIONS * 2 / (double)level_step(layout->planes) * sqrt(squares));
-}
-
 size_t level_query_bytes(const struct level_layout *layout) {
     return align_up(sizeof(struct level_query) + layout->dimension * (sizeof(float) + 1), 64);
 }

@@ -2,7 +2,6 @@
  *
  * Bound: the products.  Not measured: run under an emulator only.
  */
-#include <math.h>
 #include <string.h>
 
 #include "kernels/floats.h"

@@ -1,6 +1,4 @@
 /* The definition: sums in double, coordinate after coordinate. */
-#include <math.h>
-
 #include "kernels/level/level_internal.h"
 #include "tensor/half.h"
 
@@ -28,27 +26,4 @@ static void score(const struct level_score_args *args) {
     }
 }
 
-static void chunks(const struct level_chunks_args *args) {
-    const struct level_layout *layout = args->layout;
-    for (size_t i = 0; i < args->count; i++) {
-        const char *block = args->blocks[i];
-        const uint16_t *center = (const uint16_t *)(const void *)(block + layout->center_offset),
-                       *factors = (const uint16_t *)(const void *)(block + layout->factors_offset);
-        double squares = 0;
-        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++)
-            squares += (double)half_to_float(factors[t]) * (double)half_to_float(factors[t]);
-        float best = -INFINITY;
-        for (size_t head = 0; head < args->heads; head++) {
-            const char *query = (const char *)args->queries + head * level_query_bytes(layout);
-            double sum = (double)level_spread(layout, query) * sqrt(squares / KV_CHUNK_TOKENS);
-            for (size_t j = 0; j < layout->dimension; j++)
-                sum += (double)level_query_floats(query)[j] * (double)half_to_float(center[j]);
-            best = level_greatest((float)sum, best);
-        }
-        args->scores[i] = best;
-    }
-}
-
-void level_ref_install(struct level_kernels *kernels) {
-    *kernels = (struct level_kernels){.score = score, .chunks = chunks};
-}
+void level_ref_install(struct level_kernels *kernels) { *kernels = (struct level_kernels){.score = score}; }

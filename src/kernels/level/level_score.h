@@ -82,34 +82,4 @@ static void level_score(const struct level_score_args *args) {
     }
 }
 
-static void level_chunks(const struct level_chunks_args *args) {
-    const size_t query_bytes = level_query_bytes(args->layout);
-    float spreads[LEVEL_HEADS_MAX];
-    for (size_t head = 0; head < args->heads; head++)
-        spreads[head] = level_spread(args->layout, (const char *)args->queries + head * query_bytes);
-    for (size_t chunk = 0; chunk < args->count; chunk++) {
-        const char *factors = (const char *)args->blocks[chunk] + args->layout->factors_offset;
-        const size_t ahead = chunk + LEVEL_PREFETCH_CHUNKS < args->count ? chunk + LEVEL_PREFETCH_CHUNKS : chunk;
-        for (size_t i = args->layout->factors_offset; i < args->layout->bytes; i += 64)
-            floats_prefetch((const char *)args->blocks[ahead] + i);
-        floats squares = floats_set(0);
-        FLOATS_UNROLL
-        for (size_t t = 0; t < KV_CHUNK_TOKENS; t += FLOATS) {
-            const floats own = floats_load_half((const uint16_t *)(const void *)factors + t);
-            squares = floats_fma(own, own, squares);
-        }
-        const float deviation = sqrtf(floats_sum(squares) / KV_CHUNK_TOKENS);
-        float best = -INFINITY;
-        for (size_t head = 0; head < args->heads; head++) {
-            const char *query = (const char *)args->queries + head * query_bytes;
-            const float common = level_common(args->layout, args->blocks[chunk], level_query_floats(query));
-            best = level_greatest(common + spreads[head] * deviation, best);
-        }
-        args->scores[chunk] = best;
-    }
-}
-
-FLOATS_INSTALL(level, level) {
-    kernels->score = level_score;
-    kernels->chunks = level_chunks;
-}
+FLOATS_INSTALL(level, level) { kernels->score = level_score; }

@@ -119,10 +119,8 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (LEVEL, "LEVEL_CENTER_LANE", "(lane % 2 * 2 + c) * 8)", "(lane % 2 * 2 + (c ^ planted(LEVEL_CENTER_LANE))) * 8)"),
     (LEVEL, "LEVEL_CENTER_PART", "by = 4; by > 0;", "by = 4; by > planted(LEVEL_CENTER_PART);"),
     (LEVEL, "LEVEL_UNIT", "by < lane_groups;", "by < lane_groups >> planted(LEVEL_UNIT);"),
-    (LEVEL, "LEVEL_LAST_HEAD", "LEVEL_SCORE_HEADS), look", "LEVEL_SCORE_HEADS) - planted(LEVEL_LAST_HEAD), look"),
-    (CHOOSE, "CHOOSE_WAIT",
-     "dependency_wait();\n    if (row >= step_rows(args.step, args.row_count)) return;\n    const uint64_t list_index = "
-     "(uint64_t)row * args.kv_head_count + kv_head"),
+    (LEVEL, "LEVEL_LAST_HEAD", "LEVEL_SCORE_HEADS), list", "LEVEL_SCORE_HEADS) - planted(LEVEL_LAST_HEAD), list"),
+    (CHOOSE, "CHOOSE_WAIT", "dependency_wait();"),
     (CHOOSE, "CHOOSE_OVERWRITE", "block_barrier(); /* the last head's are read */"),
     (CHOOSE, "CHOOSE_TOTAL", "block_barrier();\n    float total"),
     (CHOOSE, "CHOOSE_COUNTS", "block_barrier();\n        for"),

@@ -634,6 +634,78 @@ static void choices_match(void **state) {
     }
 }
 
+/* Of blocks with any codes, by shape: the words of a token fill no four of them, or many; groups have one head, fill a
+ * launch's heads, or leave some over.  Two rows, whose items have the same blocks in another order. */
+static void scores_are_the_cpus(void **state) {
+    (void)state;
+    enum { CHUNKS = 9, TOKENS = CHUNKS * 64, BEGIN = 64, MOST = 17, ITEM_BLOCKS = KV_HEADS * CHUNKS };
+    static const uint32_t shapes[][4] = {/* dimension, planes, group, tokens of a unit */
+                                         {128, 1, 4, 8}, {32, 1, 1, 64}, {96, 1, 8, 16}, {160, 2, 5, 32},
+                                         {512, 4, 3, 8}, {512, 1, 9, 8}, {64, 2, MOST, 64}};
+    static float want[MOST * TOKENS], scores[2 * KV_HEADS * MOST * TOKENS / 8], q[WIDE];
+    struct level_kernels level;
+    struct random random;
+    level_kernels_init(&level, 0);
+    random_init(&random, test_seed(708));
+    for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++) {
+        const uint32_t dimension = shapes[n][0], group = shapes[n][2], unit = shapes[n][3], stride = TOKENS / unit;
+        struct level_layout layout;
+        level_layout_init(&layout, dimension, shapes[n][1]);
+        const size_t bytes = layout.bytes, query_bytes = level_query_bytes(&layout);
+        struct guarded index = device_memory(ITEM_BLOCKS * bytes),
+                       queries = device_memory(2 * KV_HEADS * group * query_bytes);
+        uint32_t pages[2 * ITEM_BLOCKS];
+        const void *blocks[2 * ITEM_BLOCKS];
+        for (uint32_t i = 0; i < ITEM_BLOCKS; i++) {
+            uint8_t *block = (uint8_t *)index.data + i * bytes;
+            const size_t turned = 2 * ITEM_BLOCKS - 1 - i;
+            blocks[i] = blocks[turned] = block, pages[i] = pages[turned] = 3u << 30 | i;
+            for (size_t k = 0; k < layout.factors_offset; k++) block[k] = (uint8_t)random_below(&random, 256);
+            for (size_t k = layout.factors_offset; k < bytes; k += 2)
+                *(uint16_t *)(void *)(block + k) = float_to_half((float)random_normal(&random));
+        }
+        for (size_t h = 0; h < 2 * KV_HEADS * group; h++) {
+            fill_normal(&random, q, dimension, 1);
+            level_prepare(&layout, q, (char *)queries.data + h * query_bytes);
+        }
+        struct cuda_pools pools = {.pool[2] = {{address_of(index.data)}, ITEM_BLOCKS, 0, bytes}};
+        struct step_item items[] = {{.index_pages = address_of(pages), .chunk_stride = CHUNKS},
+                                    {.index_pages = address_of(pages + ITEM_BLOCKS), .chunk_stride = CHUNKS}};
+        struct step_row rows[] = {{.item = 0}, {.item = 1}};
+        struct cuda_list lists[2 * KV_HEADS];
+        for (uint32_t i = 0; i < 2 * KV_HEADS; i++)
+            lists[i] = (struct cuda_list){.begin = BEGIN, .end = TOKENS - 64 * i, .picks = unit};
+        const struct cuda_level_score_args args = {address_of(NULL), address_of(rows), address_of(items),
+                                                   address_of(&pools), address_of(queries.data), address_of(scores),
+                                                   address_of(lists), address_of(NULL), 2, KV_HEADS, group,
+                                                   (uint32_t)query_bytes, dimension, (uint32_t)layout.factors_offset,
+                                                   (uint32_t)layout.center_offset, stride, 0.125f, unit};
+        char name[32];
+        fill_nan(scores, 2 * KV_HEADS * group * stride);
+        snprintf(name, sizeof name, "level_score_%zu", layout.planes);
+        launch(name, 2, KV_HEADS * ((group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS), 2, 256, 0, &args,
+               test_seed(708) + n);
+        for (size_t k = 0; k < 2 * KV_HEADS; k++) {
+            level.score(&(struct level_score_args){&layout, blocks + k * CHUNKS, 0, TOKENS,
+                                                   (char *)queries.data + k * group * query_bytes, group, want, TOKENS,
+                                                   NULL});
+            const size_t units = lists[k].end / unit;
+            for (size_t i = 0; i < group * units; i++) {
+                const size_t h = i / units, u = i % units;
+                const double got = (double)scores[(k * group + h) * stride + u];
+                double best = -INFINITY;
+                for (size_t t = 0; t < unit; t++) best = fmax(best, (double)want[h * TOKENS + u * unit + t]);
+                if (u < BEGIN / unit)
+                    assert_true(got < -1e29);
+                else /* a sum of `dimension` products, 21 roundings; a few of the whole */
+                    check_near(got, 0.125 * log2(exp(1)) * best, 8 * eps * (dimension + fabs(best)),
+                               "shape %zu head %zu unit %zu", n, k * group + h, u);
+            }
+        }
+        guarded_destroy(&index), guarded_destroy(&queries);
+    }
+}
+
 /* A page's pair of rows. */
 static const uint16_t *page_at(const struct choice_rig *rig, size_t item, size_t kv_head, size_t page) {
     const size_t chunk_pages = rig->pages.chunk_pages;
@@ -900,6 +972,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(index_is_the_cpus),
         cmocka_unit_test(choices_match),
+        cmocka_unit_test(scores_are_the_cpus),
         cmocka_unit_test(pages_are_the_definitions),
         cmocka_unit_test(trees_are_the_definitions),
         cmocka_unit_test(pages_are_chosen),

@@ -1,8 +1,4 @@
-/* chunks_score: what chunks may have by their centers and factors.  A warp has 16 chunks, up to 8 heads at once: mma
- * multiplies centers by the queries in halves, of which the largest coordinate is 1.  Lane 4 g + t has chunks g and g +
- * 8, heads 2 t and 2 t + 1; of every 32 coordinates 8 neighbours.
- *
- * level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
+/* level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
  * chunk, up to 8 heads at once: mma multiplies tokens' numbers by the heads' bytes.  Lane 4 g + t has tokens 8 g .. 8 g
  * + 7, so that no unit of 8 needs another lane: of their codes every fourth word from t on, of their scores heads 2 t
  * and 2 t + 1. */
@@ -168,10 +164,10 @@ DEVICE float unit_best(float (&scores)[LANE_TOKENS], uint32_t lane_groups) {
     return best;
 }
 
-/* Scores of a chunk by up to LEVEL_SCORE_HEADS heads, at the units of the place-th of those that are scored. */
+/* Scores of a chunk by up to LEVEL_SCORE_HEADS heads. */
 template <int PLANES>
 DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *index, const char *queries,
-                        uint32_t place, uint32_t head_count, const struct look &look, float *scores) {
+                        uint32_t chunk, uint32_t head_count, const struct cuda_list &list, float *scores) {
     const uint32_t lane = lane_index(), bytes = (uint32_t)sizeof(struct level_query_head) + args.dimension * 4;
     const struct level_words first = words_load(index, smaller(lane % 4, args.dimension * PLANES / 32 - 1));
     const float factor = args.scale * 1.44269504f;
@@ -182,115 +178,27 @@ DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *in
     int32_t sums[LANE_TOKENS / 2][4] = {};
     numbers_multiply<PLANES>(index, first, queries + smaller(lane / 4, head_count - 1) * args.query_bytes + bytes,
                              args.dimension * PLANES / 32, sums);
-    const uint32_t token = place * KV_CHUNK_TOKENS + lane / 4 * LANE_TOKENS,
+    const uint32_t token = chunk * KV_CHUNK_TOKENS + lane / 4 * LANE_TOKENS,
                    unit = token >> __builtin_ctz(args.unit_tokens);
     UNROLL
     for (uint32_t c = 0; c < 2; c++) {
         const uint32_t h = lane % 4 * 2 + c;
         const struct u32x2 numbers = load8_written(queries + smaller(h, head_count - 1) * args.query_bytes);
         const float step = bits_float(numbers.x), offset = bits_float(numbers.y);
-        float of_token[LANE_TOKENS];
+        float own[LANE_TOKENS];
         UNROLL
         for (uint32_t i = 0; i < LANE_TOKENS; i++) {
             const float f = half_value(pairs[i / 2] >> i % 2 * 16 & 0xffff);
-            of_token[i] = factor * multiply_add(f, 2 * step * (float)sums[i / 2][i % 2 * 2 + c] - offset, common[c]);
+            own[i] = factor * multiply_add(f, 2 * step * (float)sums[i / 2][i % 2 * 2 + c] - offset, common[c]);
         }
-        const float best = unit_best(of_token, args.unit_tokens / LANE_TOKENS);
+        const float best = unit_best(own, args.unit_tokens / LANE_TOKENS);
         if (h < head_count && (token & (args.unit_tokens - 1)) == 0)
-            scores[(uint64_t)h * args.unit_stride + unit] = token >= look.begin && token < look.end ? best : SCORE_NONE;
-    }
-}
-
-/* ---- chunks */
-
-/* Lane 4 g + t: of chunk g's factors 16, of which 4 lanes together have the root of the mean of squares. */
-DEVICE float factors_spread(const char *factors) {
-    const char *from = factors + lane_index() % 4 * 32;
-    float sum = 0;
-    UNROLL
-    for (uint32_t part = 0; part < 2; part++) {
-        const struct u32x4 halves = load16_written(from + part * 16);
-        const uint32_t pairs[] = {halves.x, halves.y, halves.z, halves.w};
-        UNROLL
-        for (uint32_t i = 0; i < 8; i++) {
-            const float f = half_value(pairs[i / 2] >> i % 2 * 16 & 0xffff);
-            sum = multiply_add(f, f, sum);
-        }
-    }
-    return __builtin_sqrtf(warp_sum<4>(sum) / KV_CHUNK_TOKENS);
-}
-
-/* sums[2 i + c] += centers of chunk g + 8 i times the query of head 2 t + c, whose largest coordinate becomes 1.
- * query: of head g; returns its squared length. */
-DEVICE float centers_multiply(const char *const (&center)[2], const char *query, float inverse, uint32_t dimension,
-                              float (&sums)[4]) {
-    float squares = 0;
-    for (uint32_t column = lane_index() % 4 * 8; column < dimension; column += 32) {
-        const struct u32x4 a = load16_written(center[0] + column * 2), b = load16_written(center[1] + column * 2);
-        uint32_t halves[4];
-        UNROLL
-        for (uint32_t i = 0; i < 4; i++) {
-            const struct u32x2 pair =
-                load8_written(query + sizeof(struct level_query_head) + (column + 2 * i) * sizeof(float));
-            const float x = bits_float(pair.x), y = bits_float(pair.y);
-            squares = multiply_add(x, x, multiply_add(y, y, squares));
-            halves[i] = halves_of(x * inverse, y * inverse);
-        }
-        const uint32_t first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
-        matrix_multiply(sums, first, halves[0], halves[1]);
-        matrix_multiply(sums, second, halves[2], halves[3]);
-    }
-    return warp_sum<4>(squares);
-}
-
-KERNEL(chunks_score, cuda_chunks_score_args, 256, 4) {
-    const uint32_t row = block_z(), kv_head = block_y(), g = lane_index() / 4, t = lane_index() % 4;
-    dependents_start();
-    dependency_wait();
-    if (row >= step_rows(args.step, args.row_count)) return;
-    const uint64_t list_index = row * args.kv_head_count + kv_head;
-    const struct look look = look_of(list_at(args.lists, args.limits, list_index), args.scores);
-    const uint32_t first = look.first + (block_x() * 8 + warp_index()) * (LOOK_CHUNKS / 8);
-    if (look.picks == 0 || first >= look.last) return;
-    const struct step_item *item =
-        at<struct step_item>(args.items) + at<struct step_row>(args.rows)[row].item;
-    const char *center[2];
-    float spread[2], best[2] = {-__builtin_inff(), -__builtin_inff()};
-    UNROLL
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t place = index_places(item, kv_head)[smaller(first + g + 8 * i, look.last - 1)];
-        const char *index = chunk_at(at<struct cuda_pools>(args.pools), place);
-        center[i] = index + args.center_offset;
-        spread[i] = args.spread * factors_spread(index + args.factors_offset);
-    }
-    for (uint32_t h = 0; h < args.group; h += 8) {
-        const char *query =
-            at<char>(args.queries) + (list_index * args.group + smaller(h + g, args.group - 1)) * args.query_bytes;
-        const float largest = 127 * ((const struct level_query_head *)(const void *)query)->step;
-        float sums[4] = {};
-        const float squares = centers_multiply(center, query, largest > 0 ? 1 / largest : 0, args.dimension, sums),
-                    length = __builtin_sqrtf(squares);
-        UNROLL
-        for (uint32_t c = 0; c < 2; c++) {
-            const float unit = lane_get(largest, (2 * t + c) * 4), of_head = lane_get(length, (2 * t + c) * 4);
-            UNROLL
-            for (uint32_t i = 0; i < 2; i++) {
-                const float score = multiply_add(sums[2 * i + c], unit, of_head * spread[i]);
-                best[i] = h + 2 * t + c < args.group ? greatest(score, best[i]) : best[i];
-            }
-        }
-    }
-    UNROLL
-    for (uint32_t i = 0; i < 2; i++) {
-        best[i] = greatest(lane_xor(best[i], 1), best[i]);
-        best[i] = greatest(lane_xor(best[i], 2), best[i]);
-        const uint32_t chunk = first + g + 8 * i;
-        if (t == 0 && chunk < look.last) at<float>(args.scores)[list_index * args.chunk_stride + chunk] = best[i];
+            scores[(uint64_t)h * args.unit_stride + unit] = token >= list.begin && token < list.end ? best : SCORE_NONE;
     }
 }
 
 template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_args &args) {
-    const uint32_t row = block_z();
+    const uint32_t row = block_z(), chunk = block_x() * 8 + warp_index();
     dependents_start();
     dependency_wait();
     if (row >= step_rows(args.step, args.row_count)) return;
@@ -299,16 +207,11 @@ template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
     const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
-    if (list.picks == 0) return;
-    const uint64_t list_index = row * args.kv_head_count + kv_head, head = list_index * args.group + h;
-    const struct look look = look_of(list, args.looked);
-    const uint32_t *looked = at<uint32_t>(args.looked) + list_index * args.chunk_stride;
-    const uint32_t place = block_x() * 8 + warp_index();
-    if (place * KV_CHUNK_TOKENS >= look.end) return;
-    const uint32_t chunk = look.picks > 0 ? looked[place] : place;
+    if (chunk * KV_CHUNK_TOKENS >= list.end || list.picks == 0) return;
+    const uint64_t head = (uint64_t)(row * args.kv_head_count + kv_head) * args.group + h;
     const char *index = chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
-    chunk_score<PLANES>(args, index, at<char>(args.queries) + head * args.query_bytes, place,
-                        smaller(args.group - h, LEVEL_SCORE_HEADS), look,
+    chunk_score<PLANES>(args, index, at<char>(args.queries) + head * args.query_bytes, chunk,
+                        smaller(args.group - h, LEVEL_SCORE_HEADS), list,
                         at<float>(args.scores) + head * args.unit_stride);
 }
 

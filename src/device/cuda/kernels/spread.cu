@@ -223,6 +223,9 @@ DEVICE float lanes_add(float sums[LANE_SUMS]) {
     return sums[0];
 }
 
+/* What is no number is the greatest. */
+DEVICE float greatest(float a, float b) { return a > b || a != a ? a : b; }
+
 KERNEL(spread_score, cuda_spread_score_args, 256, 2) {
     float *pairs = SHARED_ARRAY(float);
     const uint32_t kv_head = block_y(), row = block_z(), lane = lane_index(), dimension = args.dimension;
