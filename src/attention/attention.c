@@ -67,6 +67,7 @@ struct attention {
     struct tiered *tiered;                /* owned; NULL: all KV is in memory */
     struct turns *turns;                  /* owned; NULL: steps above a disk are no graphs */
     bool has_turns;                       /* the graph that was launched last */
+    size_t counted_layers;                /* of a step that is run again: what they choose is counted already */
     struct bus_rebuild *bus;              /* owned; NULL: K and V that the device reads in RAM are all read */
     struct unit_cache *units;             /* owned; NULL: the device has no slots for units */
     uint64_t *generations;                /* owned, [sequence_capacity]; with units */
@@ -312,8 +313,8 @@ static bool is_captured(const struct attention *attention) { return span_exists(
 static bool turns_suffice(const struct attention *attention) {
     const struct tiered *tiered = attention->tiered;
     return attention->turns != NULL && !turns_are_over(attention->turns) && attention->select != NULL &&
-           attention->reuse == NULL && tiered->rebuild == NULL && tiered->lists == NULL &&
-           (tiered->prefetch.choice.row_capacity == 0 || attention->units == NULL) &&
+           (attention->reuse == NULL || span_exists(turns_told(attention->turns, TURNS_LISTED))) &&
+           tiered->rebuild == NULL && tiered->lists == NULL &&
            !kv_cache_get_config(attention->options.cache)->key_index_on_disk;
 }
 
@@ -323,16 +324,23 @@ bool attention_fits_graphs(const struct attention *attention) {
     return attention->select == NULL || select_fits_graphs(attention->select);
 }
 
+/* Above a disk lists that are kept, and those that are expected, have limits of their own. */
+static size_t limit_count(const struct attention *attention) {
+    const struct attention_options *options = &attention->options;
+    return options->layer_count * options->sequence_capacity * options->kv_head_count;
+}
+static bool tells(const struct attention *attention) { return attention->turns != NULL && attention->reuse != NULL; }
+
 /* Limits of all lists of a step, and memory for lists that grow to the whole context. */
 static enum status reserve_step(struct attention *attention, struct stream *stream, size_t row_count,
                                 struct error *error) {
     const struct attention_options *options = &attention->options;
     struct step_limits *own = &attention->limits;
-    const size_t count = options->layer_count * options->sequence_capacity * options->kv_head_count;
+    const size_t count = limit_count(attention), kinds = tells(attention) ? TURNS_LISTS : 1;
     if (own->list == NULL) own->list = calloc(count, sizeof *own->list);
     if (own->list == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (!buffer_exists(&own->buffer))
-        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, count * sizeof *own->list,
+        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, kinds * count * sizeof *own->list,
                                                     &own->buffer, error));
     own->list_stride = align_up((size_t)kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS, 16);
     if (attention->tiered != NULL) own->list_stride = (size_t)options->kept_max; /* of which there is memory */
@@ -448,9 +456,10 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     kind->lists[0] = choice->rows->address;
     kind->lists[1] = attention->limits.buffer.address;
     kind->tokens = attention->limits.tokens = tokens_of(step);
-    attention->device->operations->upload(stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
-                                          options->layer_count * step->row_count * options->kv_head_count *
-                                              sizeof *attention->limits.list);
+    if (!tells(attention))
+        attention->device->operations->upload(stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
+                                              options->layer_count * step->row_count * options->kv_head_count *
+                                                  sizeof *attention->limits.list);
     if (attention->units != NULL) {
         for (size_t i = 0; i < step->row_count; i++)
             attention->generations[i] = kv_sequence_generation(step->sequences[i]);
@@ -461,8 +470,10 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
                                                            .select = attention->select,
                                                            .limits = attention->limits.list,
                                                            .rows = choice->rows,
+                                                           .expected = attention->tiered->prefetch.choice.rows,
                                                            .list_stride = attention->limits.list_stride,
-                                                           .has_slots = attention->units != NULL});
+                                                           .has_slots = attention->units != NULL,
+                                                           .keeps_lists = tells(attention)});
     for (size_t i = 0; i < step->row_count && attention->reuse != NULL; i++)
         places[i] = places[i] * options->sequence_capacity + kv_sequence_index(step->sequences[i]);
     return STATUS_OK;
@@ -470,34 +481,54 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
 
 void attention_uncount_step(struct attention *attention) { attention->choice.statistics = attention->before_step; }
 
-void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step) {
-    attention->has_turns = attention->turns != NULL;
-    if (attention->reuse == NULL || !attention->limits.are_planned) return;
-    for (size_t index = 0; index < attention->options.layer_count; index++) {
+/* The first layers' lists are as they were planned. */
+static void note_lists(struct attention *attention, const struct attention_step *step, size_t layer_count) {
+    for (size_t index = 0; index < layer_count; index++) {
         struct step_query layer;
         step_query_init(&layer, attention, step, index);
         if (layer.operation.window == 0 && select_layer_chooses(attention->select, index))
             reuse_note_step(attention->reuse, &layer.query, layer.limits);
     }
+}
+
+void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step) {
+    attention->has_turns = attention->turns != NULL;
+    if (attention->reuse == NULL || !attention->limits.are_planned) return;
+    /* Above a disk a turn may fail, and none of the layers behind it then has other lists. */
+    if (!attention->has_turns) note_lists(attention, step, attention->options.layer_count);
     reuse_read_counts(attention->reuse, stream, step->row_count);
+}
+
+/* The step is run again.  Lists that are kept were counted by the device, as far as they were chosen: where they are
+ * chosen once more all of them are taken. */
+static void count_again(struct attention *attention, const struct attention_step *step, size_t layer_count) {
+    attention_uncount_step(attention);
+    if (attention->reuse == NULL) return;
+    for (size_t index = 0; index < layer_count; index++) {
+        struct step_query layer;
+        step_query_init(&layer, attention, step, index);
+        select_limits(attention->select, &layer.query, &attention->choice, layer.limits);
+    }
+    attention->counted_layers = layer_count;
 }
 
 enum status attention_settle_step(struct attention *attention, const struct attention_step *step, bool *again,
                                   struct error *error) {
     const struct attention_options *options = &attention->options;
     struct attention_rows rows = rows_of_step(attention, step);
-    uint64_t lists;
+    struct turns_outcome outcome;
     *again = false;
     if (!attention->has_turns) return STATUS_OK;
     attention->has_turns = false;
-    const enum status status = turns_end(attention->turns, &lists, again, error);
+    const enum status status = turns_end(attention->turns, &outcome, error);
+    *again = outcome.is_full;
     if (attention->units != NULL && (status != STATUS_OK || *again)) unit_cache_forget(attention->units);
+    if (attention->reuse != NULL) note_lists(attention, step, outcome.layer_count);
     TRY(status);
-    if (*again) {
-        attention_uncount_step(attention);
-        return STATUS_OK;
-    }
-    attention->choice.statistics.lists_read += lists;
+    if (*again) count_again(attention, step, outcome.layer_count);
+    attention->choice.statistics.verdicts_read += outcome.verdicts;
+    if (*again) return STATUS_OK;
+    attention->choice.statistics.lists_read += outcome.lists;
     for (; rows.layer_index < options->layer_count; rows.layer_index++)
         if (kv_layer_heads(options->groups, options->kv_head_count, rows.layer_index) > 0 &&
             !stores_nothing(attention, &rows))
@@ -505,26 +536,32 @@ enum status attention_settle_step(struct attention *attention, const struct atte
     return STATUS_OK;
 }
 
-static void capture_choice(struct choice *choice, const struct step_lists *lists, size_t list_stride) {
+static void capture_choice(struct choice *choice, const struct step_lists *lists, struct span told,
+                           size_t list_stride) {
     choice->captured = *lists;
+    choice->told = told;
     choice->list_stride = list_stride;
 }
 
 void attention_begin_capture(struct attention *attention) {
     if (attention->limits.list == NULL) return; /* dense */
-    const struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0),
-                                     .tokens = attention->limits.tokens};
-    capture_choice(&attention->choice, &lists, attention->limits.list_stride);
+    struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0), .tokens = attention->limits.tokens};
+    const struct span none = {.buffer = NULL};
+    const bool is_told = tells(attention);
+    capture_choice(&attention->choice, &lists, is_told ? turns_told(attention->turns, TURNS_LISTED) : none,
+                   attention->limits.list_stride);
+    if (is_told) lists.limits = span_behind(lists.limits, limit_count(attention) * sizeof(struct step_list));
     if (attention->tiered != NULL)
-        capture_choice(&attention->tiered->prefetch.choice, &lists, attention->limits.list_stride);
+        capture_choice(&attention->tiered->prefetch.choice, &lists,
+                       is_told ? turns_told(attention->turns, TURNS_EXPECTED) : none, attention->limits.list_stride);
     attention->choice.lists_everything = attention->limits.are_planned;
 }
 
 void attention_end_capture(struct attention *attention) {
     attention->choice.lists_everything = false;
     const struct step_lists none = {.step = {.buffer = NULL}};
-    capture_choice(&attention->choice, &none, 0);
-    if (attention->tiered != NULL) capture_choice(&attention->tiered->prefetch.choice, &none, 0);
+    capture_choice(&attention->choice, &none, none.step, 0);
+    if (attention->tiered != NULL) capture_choice(&attention->tiered->prefetch.choice, &none, none.step, 0);
 }
 
 void attention_show_layer(struct stream *stream, const struct attention_rows *rows) {
@@ -587,7 +624,7 @@ static void attend_captured(struct attention *attention, struct stream *stream, 
     struct attend_operation operation = layer->operation;
     struct attend_item *items = attention->part.items;
     ASSERT(operation.item_count <= attention->part.capacity);
-    turns_put(attention->turns, stream, layer, false);
+    turns_put(attention->turns, stream, layer);
     for (size_t i = 0; i < operation.item_count; i++) {
         items[i] = operation.items[i];
         items[i].view.quantized = (struct span){.buffer = NULL};
@@ -624,6 +661,7 @@ static enum status choose(struct attention *attention, struct stream *stream, co
     struct attend_operation operation = layer->operation;
     struct choice_query query = query_of(attention, layer);
     uint64_t began = trace_clock(trace);
+    const struct select_statistics counted = choice->statistics;
     query.operation = &operation;
     if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))
         return STATUS_OK;
@@ -638,6 +676,7 @@ static enum status choose(struct attention *attention, struct stream *stream, co
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
+    if (layer->index < attention->counted_layers) choice->statistics = counted;
     if (attention->tiered == NULL || is_captured(attention)) return STATUS_OK;
     /* The host reads the lists. */
     if (!choice->everything) TRY(attention->device->operations->stream_synchronize(stream, error));
@@ -735,14 +774,8 @@ static enum status attend_part(struct attention *attention, struct stream *strea
                                                             .unit_lists = &units},
                                     error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
-    if (attention->tiered != NULL) {
-        units.missing = turns_missing(attention->turns);
-        if (fetches) unit_cache_fetch(attention->units, stream, &units);
-        bool expects;
-        TRY(prefetch_put(&attention->tiered->prefetch, stream, attention->select, layer, &expects, error));
-        turns_put(attention->turns, stream, layer, expects);
-        units.missing = (struct span){.buffer = NULL};
-    }
+    if (attention->tiered != NULL)
+        TRY(turns_put_choice(attention->turns, stream, layer, fetches ? attention->units : NULL, &units, error));
     if (fetches) unit_cache_fetch(attention->units, stream, &units);
     if (choice->chosen_count > 0)
         TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
@@ -900,6 +933,7 @@ void attention_end_step(struct attention *attention) {
     if (attention->bus != NULL) bus_rebuild_end_step(attention->bus);
     choice_end_step(&attention->choice);
     attention->expected.is_known = false;
+    attention->counted_layers = 0;
     attention->failed = false;
 }
 

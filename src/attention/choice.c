@@ -125,12 +125,20 @@ enum status choice_reserve(struct choice *choice, struct stream *stream, size_t 
     return STATUS_OK;
 }
 
+static struct span of_layer(const struct choice *choice, struct span limits) {
+    if (!span_exists(limits)) return limits;
+    return span_behind(limits,
+                       choice->layer_index * choice->chosen_count * choice->kv_heads_max * sizeof(struct step_list));
+}
+
 struct step_lists choice_step_lists(const struct choice *choice) {
     struct step_lists lists = choice->captured;
-    if (span_exists(lists.limits))
-        lists.limits = span_behind(lists.limits, choice->layer_index * choice->chosen_count * choice->kv_heads_max *
-                                                     sizeof(struct step_list));
+    lists.limits = of_layer(choice, lists.limits);
     return lists;
+}
+
+struct span choice_told(const struct choice *choice) {
+    return of_layer(choice, choice->told);
 }
 
 /* ---- for an observer ---- */

@@ -93,9 +93,11 @@ struct choice {
      * step_lists); a layer has room for the limits of kv_heads_max heads, and every list for list_stride rows.  None: a
      * step that is run. */
     struct step_lists captured;
+    struct span
+        told; /* the same of lists that are kept, where the host has turns (device.h, compare_labels); or none */
     size_t list_stride;
     bool lists_everything; /* of such a step: rows that see everything are chosen ones, without candidates */
-    size_t *slots; /* [chosen_count]: of their sequences (dial.h), where has_slots */
+    size_t *slots;         /* [chosen_count]: of their sequences (dial.h), where has_slots */
     bool has_slots;
     struct select_statistics statistics;
     /* The workspace; all owned. */
@@ -129,6 +131,7 @@ void choice_deinit(struct choice *choice); /* zeroed is allowed */
 
 /* Of the layer that chooses. */
 struct step_lists choice_step_lists(const struct choice *choice);
+struct span choice_told(const struct choice *choice);
 /* Memory for lists of so many rows together; waits for the stream where there is not enough.  STATUS_MEMORY */
 enum status choice_reserve(struct choice *choice, struct stream *stream, size_t rows, struct error *error)
     STATUS_CHECKED;

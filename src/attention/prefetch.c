@@ -140,7 +140,10 @@ enum status prefetch_put(struct prefetch *prefetch, struct stream *stream, const
                kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next) > 0 &&
                select_layer_chooses(select, next) && layer->math.queries(layer->math.context, next, &operation);
     if (!*expects) return STATUS_OK;
-    TRY(select_choose(select, stream, &query, &prefetch->choice, error));
+    if (prefetch->reuse != NULL)
+        TRY(reuse_capture_expected(prefetch->reuse, select, stream, &query, &prefetch->choice, error));
+    else
+        TRY(select_choose(select, stream, &query, &prefetch->choice, error));
     *expects = !prefetch->choice.everything;
     return STATUS_OK;
 }

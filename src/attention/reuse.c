@@ -291,25 +291,30 @@ static enum status compare(struct reuse *reuse, struct stream *stream, const str
     return operations->stream_synchronize(stream, error);
 }
 
+/* What rows choose from, and whose lists are theirs. */
+static void plan_rows(struct reuse *reuse, const struct select *select, const struct choice_query *query,
+                      struct choice *choice) {
+    select_plan(select, query, choice);
+    ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
+}
+
 /* Plans, and looks up which rows' heads hit: these need no picks. */
 static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
                         const struct choice_query *query, struct choice *choice, bool decides, struct error *error) {
     const size_t heads = query->operation->kv_head_count;
     ASSERT(query->kv_head_first == 0 &&
            heads == kv_layer_heads(reuse->shape.groups, reuse->shape.kv_head_count, query->layer_index));
-    select_plan(select, query, choice);
-    ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
+    plan_rows(reuse, select, query, choice);
     if (choice->chosen_count == 0) return STATUS_OK;
-    for (size_t i = 0; i < choice->chosen_count; i++) {
-        reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
-        plan_lists(reuse, query, choice, i);
-    }
+    for (size_t i = 0; i < choice->chosen_count; i++) plan_lists(reuse, query, choice, i);
     for (size_t i = 0; i < choice->chosen_count * heads; i++)
         choice->statistics.verdicts_read += reuse->lists[i].use == LABEL_COMPARED;
     TRY(compare(reuse, stream, query, choice, decides, error));
     for (size_t i = 0; i < choice->chosen_count * heads; i++) {
         choice->hits[i] = reuse->lists[i].kept_count > 0;
-        if (choice->hits[i]) choice->picks[i] = 0;
+        choice->picks[i] = reuse->lists[i].picks;
     }
     return STATUS_OK;
 }
@@ -450,12 +455,7 @@ enum status reuse_choose(struct reuse *reuse, const struct select *select, struc
 
 /* ---- steps that are graphs ---- */
 
-bool reuse_fits_graphs(const struct reuse *reuse) {
-    if (reuse_speculates(reuse)) return false;
-    for (size_t i = 0; i < lane_count(&reuse->shape); i++)
-        if (reuse->anew[i]) return false;
-    return true;
-}
+bool reuse_fits_graphs(const struct reuse *reuse) { return !reuse_speculates(reuse); }
 
 enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
                          const struct choice *choice, struct step_list *limits, uint64_t *moves, struct error *error) {
@@ -483,11 +483,9 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
 enum status reuse_capture(struct reuse *reuse, const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error) {
     const size_t heads = query->operation->kv_head_count;
-    select_plan(select, query, choice);
-    ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
+    plan_rows(reuse, select, query, choice);
     if (choice->chosen_count == 0) return STATUS_OK;
     for (size_t i = 0; i < choice->chosen_count; i++) {
-        reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
         const struct held *held = held_of(reuse, reuse->slots[i], query->layer_index);
         for (size_t head = 0; head < heads; head++)
             choice->kept[i * heads + head] = (struct kept_list){
@@ -495,9 +493,20 @@ enum status reuse_capture(struct reuse *reuse, const struct select *select, stru
         choice->candidates[i].kept = choice->kept + i * heads;
     }
     memset(choice->hits, 0, choice->chosen_count * heads * sizeof *choice->hits);
-    put_comparison(
-        reuse, stream, query, choice,
-        &(struct compare_labels_operation){.at = choice_step_lists(choice), .counts = span_of(&reuse->counts, 0)});
+    put_comparison(reuse, stream, query, choice,
+                   &(struct compare_labels_operation){.at = choice_step_lists(choice),
+                                                      .told = choice_told(choice),
+                                                      .counts = span_of(&reuse->counts, 0)});
+    return select_pick(select, stream, query, choice, error);
+}
+
+enum status reuse_capture_expected(struct reuse *reuse, const struct select *select, struct stream *stream,
+                                   const struct choice_query *query, struct choice *choice, struct error *error) {
+    plan_rows(reuse, select, query, choice);
+    if (choice->chosen_count == 0) return STATUS_OK;
+    put_comparison(reuse, stream, query, choice,
+                   &(struct compare_labels_operation){
+                       .only_says = true, .at = choice_step_lists(choice), .told = choice_told(choice)});
     return select_pick(select, stream, query, choice, error);
 }
 

@@ -57,7 +57,7 @@ enum status reuse_choose(struct reuse *reuse, const struct select *select, struc
                          const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;
 /* ---- steps that are graphs */
 
-/* Whether they may be: by labels of the layer's own queries, of all heads. */
+/* Whether they may be: by labels of the layer's own queries. */
 bool reuse_fits_graphs(const struct reuse *reuse);
 /* In front of such a step: what was planned of a layer (select_limits) also says which labels are compared, and lists
  * have room for what is planned.  *moves: how often their memory has been another one.  Until reuse_note_step nothing
@@ -68,6 +68,10 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
 /* In place of reuse_choose while the step is captured. */
 enum status reuse_capture(struct reuse *reuse, const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;
+/* The same in place of reuse_expect.  The choice has limits of its own, which become those of what is expected. */
+enum status reuse_capture_expected(struct reuse *reuse, const struct select *select, struct stream *stream,
+                                   const struct choice_query *query, struct choice *choice, struct error *error)
+    STATUS_CHECKED;
 /* The step is on the stream: that layer's rows have looked, as the limits of reuse_limits say. */
 void reuse_note_step(struct reuse *reuse, const struct choice_query *query, const struct step_list *limits);
 /* Behind its last layer: what was counted on the device is on its way to the host. */

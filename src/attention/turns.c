@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cache/unit_cache.h"
 
 enum { TABLES = 2 }; /* of a sequence: of chunks, and of those in 4 bits */
 
@@ -14,14 +13,16 @@ struct turns {
     struct fetch *fetch;              /* borrowed */
     struct prefetch *prefetch;        /* borrowed */
     struct attention_options options; /* with what it borrows */
-    struct buffer missing;            /* MEMORY_SHARED; uint8_t [row][kv head][unit_cache_place_stride] */
-    struct buffer written;            /* MEMORY_SHARED; struct place_delta [row][TABLES][written_stride] */
-    struct kv_sequence **sequences;   /* owned, [sequence_capacity]; of the step */
-    struct attend_item *items;        /* owned, the same */
-    struct turns_step step;           /* what it borrows of the step's is the two above */
+    /* MEMORY_SHARED: uint8_t [TURNS_LISTS][row][kv head][unit_cache_place_stride], */
+    struct buffer missing;
+    struct buffer told;             /* struct step_list [TURNS_LISTS][layer][row][kv head], where lists are kept, */
+    struct buffer written;          /* struct place_delta [row][TABLES][written_stride] */
+    struct kv_sequence **sequences; /* owned, [sequence_capacity]; of the step */
+    struct attend_item *items;      /* owned, the same */
+    struct turns_step step;         /* what it borrows of the step's is the two above */
     struct attention_step rows;
-    uint64_t lists; /* read in this step */
-    bool is_full, is_over;
+    struct turns_outcome outcome; /* of this step */
+    bool is_over;
     enum status failed;
     struct error failure;
 };
@@ -32,12 +33,18 @@ static size_t written_stride(const struct attention_options *options) {
 static size_t written_bytes(const struct attention_options *options) {
     return options->sequence_capacity * TABLES * written_stride(options) * sizeof(struct place_delta);
 }
+/* Of the lists of a layer, and of those that are expected. */
 static size_t missing_bytes(const struct attention_options *options) {
     return options->sequence_capacity * options->kv_head_count * unit_cache_place_stride(options->context_size);
 }
+static size_t told_bytes(const struct attention_options *options) {
+    return options->layer_count * options->sequence_capacity * options->kv_head_count * sizeof(struct step_list);
+}
 
 uint64_t turns_bytes(const struct attention_options *options) {
-    return options->turns && options->kept_max > 0 ? written_bytes(options) + missing_bytes(options) : 0;
+    if (!options->turns || options->kept_max == 0) return 0;
+    return written_bytes(options) +
+           TURNS_LISTS * (missing_bytes(options) + (options->reuses ? told_bytes(options) : 0));
 }
 
 enum status turns_create(struct turns **result, struct device *device, const struct attention_options *options,
@@ -55,7 +62,10 @@ enum status turns_create(struct turns **result, struct device *device, const str
     if (turns->sequences == NULL || turns->items == NULL)
         status = error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (status == STATUS_OK)
-        status = operations->allocate(device, MEMORY_SHARED, missing_bytes(options), &turns->missing, error);
+        status =
+            operations->allocate(device, MEMORY_SHARED, TURNS_LISTS * missing_bytes(options), &turns->missing, error);
+    if (status == STATUS_OK && options->reuses)
+        status = operations->allocate(device, MEMORY_SHARED, TURNS_LISTS * told_bytes(options), &turns->told, error);
     if (status == STATUS_OK)
         status = operations->allocate(device, MEMORY_SHARED, written_bytes(options), &turns->written, error);
     if (status == STATUS_OK)
@@ -68,6 +78,7 @@ enum status turns_create(struct turns **result, struct device *device, const str
 void turns_destroy(struct turns *turns) {
     if (turns == NULL) return;
     turns->device->operations->release(turns->device, &turns->missing);
+    turns->device->operations->release(turns->device, &turns->told);
     turns->device->operations->release(turns->device, &turns->written);
     free(turns->sequences);
     free(turns->items);
@@ -85,13 +96,33 @@ static struct span written_of(const struct turns *turns, size_t row, bool quanti
                    (row * TABLES + quantized) * written_stride(&turns->options) * sizeof(struct place_delta));
 }
 
-/* The lists of all rows and heads of a layer; missing: but for units that the device has; NULL: it has none. */
-static void plan_lists(const struct turns *turns, struct fetch *fetch, const struct buffer *rows,
-                       const uint8_t *missing) {
+/* Where fetch says which units are missing, in front of the turn. */
+static struct span missing_of(const struct turns *turns, enum turns_lists of) {
+    return span_of(&turns->missing, of * missing_bytes(&turns->options));
+}
+
+static size_t first_limit(const struct turns *turns, size_t layer) {
+    return layer * turns->rows.row_count * turns->options.kv_head_count;
+}
+
+static struct step_list *told_of(const struct turns *turns, enum turns_lists of) {
+    return span_host(turns_told(turns, of));
+}
+
+/* The limits of a layer's lists, as the device has them. */
+static const struct step_list *limits_of(const struct turns *turns, size_t layer, enum turns_lists of) {
+    const struct step_list *all = turns->step.keeps_lists ? told_of(turns, of) : turns->step.limits;
+    return all + first_limit(turns, layer);
+}
+
+/* The lists of all rows and heads of a layer, but for units that the device has. */
+static void plan_lists(const struct turns *turns, struct fetch *fetch, enum turns_lists of) {
     const struct turns_step *step = &turns->step;
     const size_t layer = fetch->layer_index, heads = heads_of(turns, layer),
                  stride = unit_cache_place_stride(turns->options.context_size);
-    const struct step_list *limits = step->limits + layer * turns->rows.row_count * turns->options.kv_head_count;
+    const struct buffer *rows = of == TURNS_EXPECTED ? step->expected : step->rows;
+    const struct step_list *limits = limits_of(turns, layer, of);
+    const uint8_t *missing = step->has_slots ? span_host(missing_of(turns, of)) : NULL;
     for (size_t i = 0; i < turns->rows.row_count; i++)
         for (size_t head = 0; head < heads; head++) {
             const size_t list = i * heads + head;
@@ -115,24 +146,40 @@ static void plan_everything(const struct turns *turns, size_t layer) {
     for (size_t i = 0; i < turns->fetch->count; i++) turns->fetch->jobs[i].request.scan = false; /* all at once */
 }
 
+static void plan_choice(struct turns *turns, size_t layer) {
+    const struct step_list *limits = limits_of(turns, layer, TURNS_LISTED);
+    plan_lists(turns, turns->fetch, TURNS_LISTED);
+    turns->outcome.lists += turns->fetch->count;
+    for (size_t i = 0; i < turns->fetch->count && turns->step.keeps_lists; i++)
+        turns->outcome.verdicts += limits[i].use == LABEL_COMPARED;
+}
+
+/* Lists that are kept keep their chunks.  The jobs are of the layer's lists, in their order. */
+static void hold_lists(struct turns *turns, size_t layer) {
+    const struct step_list *limits = limits_of(turns, layer, TURNS_LISTED);
+    for (size_t i = 0; i < turns->fetch->count; i++)
+        kv_fetch_hold(&turns->fetch->jobs[i].request, limits[i].kept_count > 0);
+}
+
 static enum status bring(struct turns *turns, size_t layer, struct error *error) {
     struct fetch *fetch = turns->fetch;
     const bool late = prefetch_is_late(turns->prefetch);
     fetch->layer_index = layer;
-    if (turns->rows.windows[layer] == 0 && select_layer_chooses(turns->step.select, layer)) {
-        plan_lists(turns, fetch, turns->step.rows, turns->step.has_slots ? turns->missing.host : NULL);
-        turns->lists += fetch->count;
-    } else {
+    const bool chooses = turns->rows.windows[layer] == 0 && select_layer_chooses(turns->step.select, layer);
+    if (chooses)
+        plan_choice(turns, layer);
+    else
         plan_everything(turns, layer);
-    }
     fetch_begin(fetch, SIZE_MAX);
     if (fetch->begun < fetch->count) { /* what holds the slots is ahead of its time */
         prefetch_drop(turns->prefetch);
         fetch_begin(fetch, SIZE_MAX);
     }
     TRY(kv_tier_failure(turns->cache, error));
-    turns->is_full = fetch->begun < fetch->count;
-    for (size_t i = 0; i < fetch->count && !turns->is_full; i++) TRY(kv_fetch_wait(&fetch->jobs[i].request, error));
+    turns->outcome.is_full = fetch->begun < fetch->count;
+    for (size_t i = 0; i < fetch->count && !turns->outcome.is_full; i++)
+        TRY(kv_fetch_wait(&fetch->jobs[i].request, error));
+    if (chooses && turns->step.keeps_lists && !turns->outcome.is_full) hold_lists(turns, layer);
     prefetch_settle(turns->prefetch, fetch, late);
     return STATUS_OK;
 }
@@ -141,12 +188,26 @@ static enum status bring(struct turns *turns, size_t layer, struct error *error)
 static void expect(struct turns *turns, size_t next) {
     struct prefetch *prefetch = turns->prefetch;
     if (!prefetch_plans(prefetch, next)) return;
-    plan_lists(turns, &prefetch->next, prefetch->choice.rows, NULL);
+    plan_lists(turns, &prefetch->next, TURNS_EXPECTED);
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
         prefetch_leave_out_growing(job, turns->items[job->index].position_first);
     }
     prefetch_begin_expected(prefetch);
+}
+
+static bool is_lost(const struct turns *turns) { return turns->failed != STATUS_OK || turns->outcome.is_full; }
+
+/* Layers from this one on choose nothing. */
+static void end_choosing(struct turns *turns, size_t layer) {
+    turns->outcome.layer_count = layer;
+    if (!turns->step.keeps_lists) return;
+    struct step_list *limits = told_of(turns, TURNS_LISTED);
+    for (size_t i = first_limit(turns, layer); i < first_limit(turns, turns->options.layer_count); i++) {
+        limits[i].use = LABEL_STAYS;
+        limits[i].count -= limits[i].picks;
+        limits[i].picks = 0;
+    }
 }
 
 /* Chunks stay until the next turn: what is read ahead takes the slots of others.  Attention behind a turn that failed
@@ -156,19 +217,21 @@ static void take(void *context, size_t number) {
     const size_t layer = number / 2;
     fetch_drop(turns->fetch); /* the layer before has attended */
     prefetch_hold(turns->prefetch, layer);
-    if (turns->failed == STATUS_OK && !turns->is_full) turns->failed = bring(turns, layer, &turns->failure);
-    const bool is_lost = turns->failed != STATUS_OK || turns->is_full;
+    if (!is_lost(turns)) {
+        turns->failed = bring(turns, layer, &turns->failure);
+        if (is_lost(turns)) end_choosing(turns, layer + 1);
+    }
     for (size_t i = 0; i < turns->rows.row_count; i++) {
         struct kv_sequence *sequence = turns->sequences[i];
         struct place_delta *chunks = span_host(written_of(turns, i, false));
-        if (is_lost)
+        if (is_lost(turns))
             kv_sequence_write_cover(sequence, layer, turns->items[i].position_first, chunks);
         else
             kv_sequence_write_update(sequence, layer, false, chunks);
         if (span_exists(kv_sequence_table(sequence, true)))
             kv_sequence_write_update(sequence, layer, true, span_host(written_of(turns, i, true)));
     }
-    if (!is_lost && number % 2 != 0) expect(turns, layer + 1);
+    if (!is_lost(turns) && number % 2 != 0) expect(turns, layer + 1);
 }
 
 /* ---- a step ---- */
@@ -180,16 +243,19 @@ void turns_begin(struct turns *turns, const struct turns_step *step) {
     turns->rows = *step->step;
     memcpy(turns->sequences, turns->rows.sequences, count * sizeof *turns->sequences);
     memcpy(turns->items, turns->rows.items, count * sizeof *turns->items);
-    turns->lists = 0;
-    turns->is_full = false;
+    turns->outcome = (struct turns_outcome){.layer_count = turns->options.layer_count};
     turns->failed = STATUS_OK;
+    for (enum turns_lists of = 0; of < TURNS_LISTS && step->keeps_lists; of++)
+        memcpy(told_of(turns, of), step->limits, first_limit(turns, turns->options.layer_count) * sizeof *step->limits);
 }
 
-struct span turns_missing(const struct turns *turns) {
-    return span_of(&turns->missing, 0);
+struct span turns_told(const struct turns *turns, enum turns_lists of) {
+    if (!buffer_exists(&turns->told)) return (struct span){.buffer = NULL};
+    return span_of(&turns->told, of * told_bytes(&turns->options));
 }
 
-void turns_put(struct turns *turns, struct stream *stream, const struct attention_layer *layer, bool expects) {
+/* expects: prefetch's choice is the next layer's by then. */
+static void put(struct turns *turns, struct stream *stream, const struct attention_layer *layer, bool expects) {
     const struct device_operations *operations = turns->device->operations;
     operations->host_turn(
         stream, &(struct host_turn_operation){.take = take, .context = turns, .number = 2 * layer->index + expects});
@@ -202,11 +268,41 @@ void turns_put(struct turns *turns, struct stream *stream, const struct attentio
         }
 }
 
-enum status turns_end(struct turns *turns, uint64_t *lists, bool *is_full, struct error *error) {
+void turns_put(struct turns *turns, struct stream *stream, const struct attention_layer *layer) {
+    put(turns, stream, layer, false);
+}
+
+static void say_missing(const struct turns *turns, struct stream *stream, struct unit_cache *units,
+                        const struct unit_lists *listed, enum turns_lists of) {
+    struct unit_lists asked = *listed;
+    if (units == NULL) return;
+    asked.missing = missing_of(turns, of);
+    unit_cache_fetch(units, stream, &asked);
+}
+
+enum status turns_put_choice(struct turns *turns, struct stream *stream, const struct attention_layer *layer,
+                             struct unit_cache *units, const struct unit_lists *listed, struct error *error) {
+    const struct choice *next = &turns->prefetch->choice;
+    struct unit_lists expected = *listed; /* of the same rows */
+    bool expects;
+    say_missing(turns, stream, units, listed, TURNS_LISTED);
+    TRY(prefetch_put(turns->prefetch, stream, turns->step.select, layer, &expects, error));
+    if (expects) {
+        expected.layer_index = next->layer_index;
+        expected.items = next->chosen;
+        expected.head_count = next->kv_head_count;
+        expected.at = choice_step_lists(next);
+        ASSERT(next->chosen_count == turns->rows.row_count);
+        say_missing(turns, stream, units, &expected, TURNS_EXPECTED);
+    }
+    put(turns, stream, layer, expects);
+    return STATUS_OK;
+}
+
+enum status turns_end(struct turns *turns, struct turns_outcome *outcome, struct error *error) {
     fetch_drop(turns->fetch);
-    *lists = turns->lists;
-    *is_full = turns->is_full;
-    turns->is_over |= turns->is_full;
+    *outcome = turns->outcome;
+    turns->is_over |= outcome->is_full;
     if (turns->failed != STATUS_OK && error != NULL) *error = turns->failure;
     return turns->failed;
 }

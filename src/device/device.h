@@ -464,9 +464,14 @@ struct compare_labels_operation {
     uint64_t age_max; /* above 0: of a list that is taken; its window then reaches back to where it was chosen */
     const struct label_item *items;
     size_t item_count;
-    bool only_says;       /* labels, what is kept and counts stay as they are */
+    /* Labels, what is kept and counts stay as they are.  A head that would take its list then chooses nothing: its
+     * limits have no picks, and nothing that is kept. */
+    bool only_says;
     struct step_lists at; /* in and out, with limits */
-    struct span counts;   /* struct step_reuse [item_count][kv_head_count], added to; or none */
+    /* MEMORY_SHARED, struct step_list [item_count][kv_head_count], or none: the limits come from here, in place of
+     * those of `at`, and what they become is left in both. */
+    struct span told;
+    struct span counts; /* struct step_reuse [item_count][kv_head_count], added to; or none */
 };
 
 /* A row of a step that attends to lists. */

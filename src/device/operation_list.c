@@ -201,7 +201,7 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);
              copy_items(adding, &own->items, own->item_count))
         CASE(CHOOSE, choose, copy_choose(adding, own); SPAN(at.step); SPAN(at.limits))
-        CASE(COMPARE_LABELS, compare_labels, copy_labels(adding, own); SPAN(q); SPAN(counts); SPAN(at.step);
+        CASE(COMPARE_LABELS, compare_labels, copy_labels(adding, own); SPAN(q); SPAN(told); SPAN(counts); SPAN(at.step);
              SPAN(at.limits))
         CASE(FETCH, fetch, copy_rows_items(adding, &own->items, own->item_count, own->kv_head_count);
              copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(missing); SPAN(at.step); SPAN(at.limits))

@@ -44,12 +44,16 @@ static int rig_close(void **state) {
     return 0;
 }
 
-static struct buffer memory_of(struct rig *rig, size_t on, const void *bytes, size_t size) {
+static struct buffer memory_of_kind(struct rig *rig, size_t on, enum memory_kind kind, const void *bytes,
+                                    size_t size) {
     struct buffer buffer;
     const struct device_operations *operations = rig->devices[on]->operations;
-    assert_ok(operations->allocate(rig->devices[on], MEMORY_DEVICE, size, &buffer, &rig->error), rig->error);
+    assert_ok(operations->allocate(rig->devices[on], kind, size, &buffer, &rig->error), rig->error);
     operations->upload(rig->streams[on], span_of(&buffer, 0), bytes, size);
     return buffer;
+}
+static struct buffer memory_of(struct rig *rig, size_t on, const void *bytes, size_t size) {
+    return memory_of_kind(rig, on, MEMORY_DEVICE, bytes, size);
 }
 
 static void release(struct rig *rig, size_t on, struct buffer *buffer) {
@@ -72,7 +76,7 @@ struct labels {
     float importance[HEADS_MAX];
     double thresholds[KV_HEADS];
     enum label_aggregate aggregate;
-    bool only_says;
+    bool only_says, is_told; /* is_told: limits come from memory that both see, and are left there as well */
 };
 
 /* Queries that are like their labels, more or less; some are the same, some have turned away, some are no numbers. */
@@ -113,7 +117,8 @@ static void draw(struct random *random, struct labels *l) {
                          .aggregate = random_below(random, 2) == 0 ? LABEL_HARMONIC : LABEL_MINIMUM,
                          .age_max = random_below(random, 3) * 6,
                          .has_step = random_below(random, 2) == 0,
-                         .only_says = random_below(random, 4) == 0};
+                         .only_says = random_below(random, 4) == 0,
+                         .is_told = random_below(random, 2) == 0};
     l->heads = KV_HEADS * l->group;
     for (size_t i = 0; i < l->rows; i++) l->order[i] = l->rows - 1 - i;
     for (size_t i = 0; i < l->rows; i++) draw_row(random, l, i, l->order[i]);
@@ -155,13 +160,15 @@ static bool expect(const struct labels *l, size_t item, size_t head, struct step
     const bool is_old = kept->count == 0 || (l->age_max > 0 && age > l->age_max),
                takes = list->use == LABEL_COMPARED && !is_old && is_alike(l, item, head);
     const bool changes = !l->only_says;
-    if (takes) {
+    if (takes && !changes) {
+        list->count -= list->picks;
+        list->picks = 0;
+    } else if (takes) {
         list->kept_count = kept->count;
         list->window_begin = l->age_max > 0 ? kept->candidate_end : list->candidate_end;
         list->age = (uint32_t)age;
         list->count = kept->count + (uint32_t)position + 1 - list->window_begin;
         list->picks = 0;
-        if (!changes) return true;
         counts->hits++;
         counts->rows += list->count;
         counts->age_sum += age;
@@ -184,10 +191,14 @@ static size_t check_on(struct rig *rig, size_t on, const struct labels *l) {
     struct step_list lists[UNITS], lists_found[UNITS];
     struct step_kept kept[UNITS], kept_found[UNITS];
     struct step_reuse counts[UNITS], counts_found[UNITS];
+    struct step_list told_found[UNITS], others[UNITS];
+    for (size_t i = 0; i < UNITS; i++) others[i] = (struct step_list){.count = 77, .use = LABEL_STAYS};
     memcpy(lists, l->lists, sizeof lists), memcpy(kept, l->kept, sizeof kept), memcpy(counts, l->counts, sizeof counts);
     struct buffer q = memory_of(rig, on, l->q, sizeof l->q), label = memory_of(rig, on, l->label, sizeof l->label),
                   step = memory_of(rig, on, l->step, sizeof l->step),
-                  limits = memory_of(rig, on, lists, sizeof lists), state = memory_of(rig, on, kept, sizeof kept),
+                  limits = memory_of(rig, on, l->is_told ? others : lists, sizeof lists),
+                  told = memory_of_kind(rig, on, MEMORY_SHARED, lists, sizeof lists),
+                  state = memory_of(rig, on, kept, sizeof kept),
                   sums = memory_of(rig, on, counts, sizeof counts);
     struct label_item items[ROWS];
     float found[ROWS][HEADS_MAX * DIMENSION_MAX];
@@ -215,6 +226,7 @@ static size_t check_on(struct rig *rig, size_t on, const struct labels *l) {
                                            .only_says = l->only_says,
                                            .at = {.step = l->has_step ? span_of(&step, 0) : (struct span){NULL, 0},
                                                   .limits = span_of(&limits, 0)},
+                                           .told = l->is_told ? span_of(&told, 0) : (struct span){NULL, 0},
                                            .counts = span_of(&sums, 0)});
     if (l->has_step) {
         assert_ok(operations->graph_end(rig->streams[on], &graph, &rig->error), rig->error);
@@ -227,8 +239,9 @@ static size_t check_on(struct rig *rig, size_t on, const struct labels *l) {
     } reads[] = {{found, &label, sizeof found},
                  {lists_found, &limits, sizeof lists},
                  {kept_found, &state, sizeof kept},
-                 {counts_found, &sums, sizeof counts}};
-    for (size_t i = 0; i < 4; i++)
+                 {counts_found, &sums, sizeof counts},
+                 {told_found, &told, sizeof lists}};
+    for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++)
         assert_ok(device_read(rig->devices[on], rig->streams[on], reads[i].found, span_of(reads[i].buffer, 0),
                               reads[i].bytes, &rig->error),
                   rig->error);
@@ -243,11 +256,12 @@ static size_t check_on(struct rig *rig, size_t on, const struct labels *l) {
                                 size * sizeof(float));
             alike_count += taken;
         }
-    assert_memory_equal(lists_found, lists, sizeof lists);
+    assert_memory_equal(lists_found, lists, l->rows * KV_HEADS * sizeof *lists);
+    assert_memory_equal(told_found, l->is_told ? lists : l->lists, l->rows * KV_HEADS * sizeof *lists);
     assert_memory_equal(kept_found, kept, sizeof kept);
     assert_memory_equal(counts_found, counts, sizeof counts);
     release(rig, on, &q), release(rig, on, &label), release(rig, on, &step), release(rig, on, &limits);
-    release(rig, on, &state), release(rig, on, &sums);
+    release(rig, on, &state), release(rig, on, &sums), release(rig, on, &told);
     return alike_count;
 }
 

@@ -24,17 +24,27 @@ struct setting {
     const char *preset, *set, *keep;
     size_t unit_bytes, more_bytes; /* slots; RAM beyond the least */
     size_t layer_count;            /* of a model of llama's; 0: the model is drawn */
+    bool has_no_turns;             /* its steps are not graphs */
 };
 #define CODES(dense) "planes=1,page=8,sinks=8,recent=16,dense=" dense
+#define KEEPS(dense, eta) CODES(dense) ",age=5,reused=0,power=0,eta=" eta
 #define PAGES                                                                  \
     "select=hash,planes=1,page=64,sinks=8,recent=16,units_min=1,group=softmax," \
     "codec=dynamic,quantized=16"
-static const struct setting settings[] = {{"hata", CODES("0"), "64", 1 << 20, 64 << 10, 0},
-                                          {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0}, /* few slots */
-                                          {"hata", CODES("0"), "96", 0, 64 << 10, 0},
-                                          {"meanstd", "page=16,sinks=16,recent=16,dense=0", "80", 1 << 20, 1 << 20, 0},
-                                          {"hata", CODES("0") ",speculate=next-layer", "120", 0, 0, 4},
-                                          {"leoam", PAGES, "100", 0, 0, 4}}; /* reads a layer ahead as well */
+enum { AHEAD_WITH_SLOTS = 5, KEEPS_FIRST = 6 };
+static const struct setting settings[] = {
+    {"hata", CODES("0"), "64", 1 << 20, 64 << 10, 0, false},
+    {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0, false}, /* few slots */
+    {"hata", CODES("0"), "96", 0, 64 << 10, 0, false},
+    {"meanstd", "page=16,sinks=16,recent=16,dense=0", "80", 1 << 20, 1 << 20, 0, false},
+    {"hata", CODES("0") ",speculate=next-layer", "120", 0, 0, 4, false},
+    {"hata", CODES("0") ",speculate=next-layer", "120", 200 << 10, 0, 4, false},
+    /* Lists are kept, with reads a layer ahead; and without; some heads choose anew. */
+    {"clo", KEEPS("0", "0.2"), "64", 1 << 20, 64 << 10, 4, false},
+    {"clo", KEEPS("1", "0.2"), "64", 96 << 10, 256 << 10, 4, false},
+    {"clo", KEEPS("0", "0.4") ",speculate=none", "96", 0, 64 << 10, 3, false},
+    {"clo", KEEPS("0", "0.2") ",place=persistent,epsilon=0.9", "64", 128 << 10, 128 << 10, 4, false},
+    {"leoam", PAGES, "100", 0, 0, 4, false}}; /* reads a layer ahead as well */
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
 struct rig {
@@ -52,6 +62,7 @@ struct rig {
 
 struct met {
     uint64_t launches, hits, misses, read_pages, fetched, reused, prefetched, prefetch_hits;
+    struct select_statistics chosen; /* of the last history */
 };
 
 static void plan_open(struct rig *rig, const struct setting *setting, size_t i, bool on_disk) {
@@ -62,11 +73,11 @@ static void plan_open(struct rig *rig, const struct setting *setting, size_t i, 
     const char *const folder = rig->scratch[i].path;
     if (on_disk) assert_ok(plan_set_disk(plan, folder, strlen(folder), 0, &rig->error), rig->error);
     assert_ok(plan_set_axes(plan, setting->preset, setting->set, setting->keep, &rig->error), rig->error);
-    if (i == TURNS) plan->device_bytes = DEVICE_BYTES;
+    if (i == TURNS && !setting->has_no_turns) plan->device_bytes = DEVICE_BYTES;
     if (!on_disk) return;
     assert_ok(plan_host_bytes_min(plan, &rig->model[i]->config, &plan->host_bytes, &rig->error), rig->error);
     plan->host_bytes += i == TURNS ? setting->more_bytes : 1 << 24;
-    if (i == TURNS) plan->unit_bytes = setting->unit_bytes;
+    if (i == TURNS && !setting->has_no_turns) plan->unit_bytes = setting->unit_bytes;
 }
 
 static void rig_open(struct rig *rig, uint64_t seed, bool queued, const struct setting *setting,
@@ -176,9 +187,9 @@ static void step(struct rig *rig, bool queued, const size_t *which, size_t count
     assert_ok(engine_step(rig->engine[TURNS], members[TURNS], tokens, count, &logits, &rig->error), rig->error);
     assert_memory_equal(logits, expected, bytes);
     free(expected);
-    /* The host waits for the logits, and for nothing else but what is written. */
+    /* The host waits for the logits, and for nothing else but what is written, and where lists have moved. */
     const struct step_graph_counts after = engine_step_graph_counts(rig->engine[TURNS]);
-    if (queued && after.launches > before.launches && after.again == before.again &&
+    if (queued && after.launches > before.launches && after.again == before.again && after.changes == before.changes &&
         engine_tier_statistics(rig->engine[TURNS]).write_bytes == written)
         assert_int_equal(queued_device_counts(rig->device[TURNS]).waits, waits + 1);
 }
@@ -200,6 +211,11 @@ static void statistics_compare(struct rig *rig) {
     assert_int_equal(found.kept, expected.kept);
     assert_int_equal(found.visible, expected.visible);
     assert_int_equal(found.evaluated, expected.evaluated);
+    assert_int_equal(found.reuse.hits, expected.reuse.hits);
+    assert_int_equal(found.reuse.misses, expected.reuse.misses);
+    assert_int_equal(found.reuse.rows, expected.reuse.rows);
+    assert_int_equal(found.reuse.age_sum, expected.reuse.age_sum);
+    assert_int_equal(found.reuse.age_max, expected.reuse.age_max);
     assert_true(found.kept < found.visible && found.lists_read > 0);
 }
 
@@ -217,6 +233,7 @@ static void history(uint64_t seed, bool queued, const struct setting *setting, s
     assert_in_range(tier.host_bytes, 1, rig.plan[TURNS].host_bytes);
     assert_true(units.absent == 0 || counts.again > 0);
     statistics_compare(&rig);
+    met->chosen = attention_statistics(engine_attention(rig.engine[TURNS]));
     met->launches += counts.launches;
     met->hits += units.hits;
     met->misses += units.misses;
@@ -232,9 +249,61 @@ static void steps_with_turns_have_the_bits_of_ram(void **state) {
     (void)state;
     const uint64_t seed = test_seed(3);
     struct met met = {0};
-    for (size_t i = 0; i < SETTINGS; i++) history(seed + i, (seed + i) % 2 == 0, &settings[i], &met);
+    for (size_t i = 0; i < SETTINGS; i++) {
+        const bool keeps = strcmp(settings[i].preset, "clo") == 0;
+        history(seed + i, (seed + i) % 2 == 0, &settings[i], &met);
+        assert_met(keeps == (met.chosen.reuse.hits > 0 && met.chosen.reuse.misses > 0));
+        assert_true(keeps || met.chosen.verdicts_read == 0);
+    }
     assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0 &&
                met.prefetch_hits > 0);
+}
+
+/* Lists that are kept: what the host reads of them, and what they do, is that of steps operation by operation, which
+ * ask for each verdict. */
+static void kept_lists_count_as_they_do_in_steps_that_are_no_graphs(void **state) {
+    (void)state;
+    for (size_t i = KEEPS_FIRST; i < SETTINGS - 1; i++) {
+        struct met met[2] = {{0}, {0}};
+        struct setting setting = settings[i];
+        for (size_t plain = 0; plain < 2; plain++) {
+            setting.has_no_turns = plain;
+            history(test_seed(31) + i, i % 2 == 0, &setting, &met[plain]);
+        }
+        assert_met(met[0].launches > 5);
+        assert_int_equal(met[1].launches, 0);
+        assert_int_equal(met[0].chosen.verdicts_read, met[1].chosen.verdicts_read);
+        assert_int_equal(met[0].chosen.lists_read, met[1].chosen.lists_read);
+        assert_int_equal(met[0].chosen.reuse.hits, met[1].chosen.reuse.hits);
+        assert_true(met[0].chosen.verdicts_read >= met[0].chosen.reuse.hits);
+    }
+}
+
+/* Chunks of lists that are kept stay in RAM as far as heads may hold them: with queries that are all alike as many are
+ * held, and no more are read, as in steps operation by operation. */
+static void what_kept_lists_name_is_held(void **state) {
+    (void)state;
+    static const size_t all[SEQUENCES] = {0, 1, 2};
+    struct setting setting = {"clo", KEEPS("0", "-1") ",resident=0,speculate=none", "64", 0, 256 << 10, 4, false};
+    uint64_t read[2], held[2];
+    for (size_t plain = 0; plain < 2; plain++) {
+        struct rig rig;
+        setting.has_no_turns = plain;
+        rig_open(&rig, test_seed(12), true, &setting, NULL);
+        for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
+        for (size_t s = 0; s < SEQUENCES; s++)
+            assert_ok(sequence_flush(rig.sequences[TURNS][s], &rig.error), rig.error);
+        for (size_t i = 0; i < 24; i++) step(&rig, true, all, SEQUENCES);
+        const struct kv_tier_statistics tier = engine_tier_statistics(rig.engine[TURNS]);
+        read[plain] = tier.read_pages;
+        held[plain] = tier.held;
+        assert_int_equal(engine_step_graph_counts(rig.engine[TURNS]).launches, plain ? 0 : 23);
+        statistics_compare(&rig);
+        rig_close(&rig);
+    }
+    assert_true(held[1] > 0);
+    assert_int_equal(held[0], held[1]);
+    assert_in_range(read[0], 1, read[1] + read[1] / 8);
 }
 
 /* Chunks of which the device has all that is listed are not asked for. */
@@ -249,6 +318,26 @@ static void what_slots_have_is_not_fetched(void **state) {
     assert_met(met[0].launches > 5);
     assert_int_equal(met[0].launches, met[1].launches);
     assert_in_range(met[1].fetched, 1, met[0].fetched - 1);
+}
+
+/* Nor are they read ahead: of what the next layer is expected to list, chunks of which the device lacks something. */
+static void what_slots_have_is_not_read_ahead(void **state) {
+    (void)state;
+    struct met met[2] = {{0}, {0}};
+    for (size_t i = 0; i < 2; i++) {
+        struct setting setting = settings[AHEAD_WITH_SLOTS];
+        setting.unit_bytes = i == 0 ? 0 : 1 << 20;
+        for (uint64_t seed = test_seed(26); seed < test_seed(26) + 3; seed++)
+            history(seed, false, &setting, &met[i]);
+    }
+    assert_met(met[0].launches > 15);
+    assert_int_equal(met[0].launches, met[1].launches);
+    printf("%llu chunks are read ahead without slots, %llu of them of use; with slots %llu, %llu\n",
+           (unsigned long long)met[0].prefetched, (unsigned long long)met[0].prefetch_hits,
+           (unsigned long long)met[1].prefetched, (unsigned long long)met[1].prefetch_hits);
+    /* Most of what is read is then asked for: what slots have is not.  How much the gate lets through hangs on time. */
+    assert_in_range(met[1].prefetch_hits, met[1].prefetched / 2, met[1].prefetched);
+    assert_true(met[1].prefetch_hits > 10);
 }
 
 /* Chunks that steps fill are quantized and written behind them, as in steps operation by operation. */
@@ -275,17 +364,21 @@ static void full_chunks_are_written_behind_the_step(void **state) {
 /* RAM has no slots for all that a layer lists: such a step is run again as it is, and no later one is a graph. */
 static void a_layer_that_ram_does_not_hold_goes_head_by_head(void **state) {
     (void)state;
-    const struct setting setting = {"hata", CODES("0"), "300", 64 << 10, 0, 2};
+    static const struct setting full[] = {{"hata", CODES("0"), "300", 64 << 10, 0, 2, false},
+                                          {"clo", KEEPS("0", "0.2"), "300", 64 << 10, 0, 2, false},
+                                          {"clo", KEEPS("0", "0.6"), "300", 0, 0, 3, false}};
     static const size_t all[SEQUENCES] = {0, 1, 2};
-    struct rig rig;
-    rig_open(&rig, test_seed(5), true, &setting, NULL);
-    for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
-    for (size_t i = 0; i < 5; i++) step(&rig, true, all, SEQUENCES);
-    const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[TURNS]);
-    assert_int_equal(counts.launches, 1);
-    assert_int_equal(counts.again, 1);
-    statistics_compare(&rig);
-    rig_close(&rig);
+    for (size_t n = 0; n < sizeof full / sizeof full[0]; n++) {
+        struct rig rig;
+        rig_open(&rig, test_seed(5) + n, n != 2, &full[n], NULL);
+        for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
+        for (size_t i = 0; i < 5; i++) step(&rig, n != 2, all, SEQUENCES);
+        const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[TURNS]);
+        assert_int_equal(counts.launches, 1);
+        assert_int_equal(counts.again, 1);
+        statistics_compare(&rig);
+        rig_close(&rig);
+    }
 }
 
 static struct io_fault read_breaks(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
@@ -299,7 +392,7 @@ static void a_read_that_breaks_ends_the_step(void **state) {
     (void)state;
     atomic_bool breaks = false;
     const struct io_faults faults = {&breaks, read_breaks};
-    const struct setting setting = {"hata", CODES("0"), "64", 64 << 10, 0, 2};
+    const struct setting setting = {"hata", CODES("0"), "64", 64 << 10, 0, 2, false};
     struct rig rig;
     const float *logits;
     uint64_t launches = 0;
@@ -322,6 +415,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_with_turns_have_the_bits_of_ram),
         cmocka_unit_test(what_slots_have_is_not_fetched),
+        cmocka_unit_test(what_slots_have_is_not_read_ahead),
+        cmocka_unit_test(kept_lists_count_as_they_do_in_steps_that_are_no_graphs),
+        cmocka_unit_test(what_kept_lists_name_is_held),
         cmocka_unit_test(full_chunks_are_written_behind_the_step),
         cmocka_unit_test(a_layer_that_ram_does_not_hold_goes_head_by_head),
         cmocka_unit_test(a_read_that_breaks_ends_the_step),

@@ -24,6 +24,12 @@ static void take(struct step_list *list, const struct step_kept *kept, uint64_t 
     list->picks = 0;
 }
 
+/* Of one that is only asked for. */
+static void choose_nothing(struct step_list *list) {
+    list->count -= list->picks;
+    list->picks = 0;
+}
+
 static void count_hit(struct step_reuse *counts, const struct step_list *before, const struct step_list *list) {
     const uint32_t candidates = before->candidate_end - before->candidate_begin;
     counts->hits++;
@@ -34,21 +40,29 @@ static void count_hit(struct step_reuse *counts, const struct step_list *before,
     counts->scored += before->picks < candidates ? candidates : 0;
 }
 
+static struct step_list *list_at(struct span lists, size_t unit) {
+    return span_exists(lists) ? (struct step_list *)cpu_address(lists) + unit : NULL;
+}
+
 static void compare_unit(const struct compare_labels_operation *operation, size_t unit) {
     const size_t heads = operation->kv_head_count, group = operation->head_count / heads, kv_head = unit % heads,
                  first = kv_head * group * operation->k_dimension;
     const struct label_item *item = &operation->items[unit / heads];
     const float *q = cpu_floats(operation->q) + item->row * operation->q_stride + first;
     float *label = cpu_floats(item->label) + first;
-    struct step_list *list = (struct step_list *)cpu_address(operation->at.limits) + unit;
+    struct step_list *list = list_at(operation->at.limits, unit), *told = list_at(operation->told, unit);
     struct step_kept *kept = (struct step_kept *)cpu_address(item->kept) + kv_head;
     struct step_reuse *counts =
         span_exists(operation->counts) ? (struct step_reuse *)cpu_address(operation->counts) + unit : NULL;
+    if (told != NULL) *list = *told;
     const struct step_list before = *list;
     const bool is_current =
         kept->count > 0 && (operation->age_max == 0 || item->position - kept->position <= operation->age_max);
     if (list->use == LABEL_COMPARED && is_current && is_alike(operation, kv_head, q, label)) {
-        take(list, kept, item->position, operation->age_max);
+        if (operation->only_says)
+            choose_nothing(list);
+        else
+            take(list, kept, item->position, operation->age_max);
         if (counts != NULL && !operation->only_says) count_hit(counts, &before, list);
     } else if (list->use != LABEL_STAYS && !operation->only_says) {
         memcpy(label, q, group * operation->k_dimension * sizeof *label);
@@ -57,6 +71,7 @@ static void compare_unit(const struct compare_labels_operation *operation, size_
                                    .candidate_end = list->candidate_end};
         if (counts != NULL) counts->misses++;
     }
+    if (told != NULL) *told = *list;
 }
 
 static void compare_task(void *context, const struct pool_worker *worker) {

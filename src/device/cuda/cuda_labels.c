@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cuda/cuda_device_internal.h"
+#include "device/cuda/kernels_turns.h"
 
 /* What the kernel reads of an operation, in one staged area, by offsets. */
 struct labels_places {
@@ -54,9 +55,12 @@ void cuda_compare_labels(struct stream *stream, const struct compare_labels_oper
                                           .dimension = (uint32_t)operation->k_dimension,
                                           .by_minimum = operation->aggregate == LABEL_MINIMUM,
                                           .only_says = operation->only_says};
-    cuda_work_launch(
-        stream, "labels_compare",
-        (struct cuda_shape){args.kv_head_count, (uint32_t)operation->item_count, 1, 128, sizeof(struct labels_shared)},
-        &args);
+    const struct cuda_told_args told = {args, cuda_address(operation->told)};
+    const struct cuda_shape shape = {args.kv_head_count, (uint32_t)operation->item_count, 1, 128,
+                                     sizeof(struct labels_shared)};
+    if (told.told != 0)
+        cuda_work_launch(stream, "labels_tell", shape, &told);
+    else
+        cuda_work_launch(stream, "labels_compare", shape, &args);
     cuda_work_done(stream);
 }

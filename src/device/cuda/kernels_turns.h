@@ -16,3 +16,10 @@ struct cuda_missing_args {
     struct cuda_fetch_args fetch;
     uint64_t missing; /* uint8_t [kv head][list_stride] in pinned memory */
 };
+
+/* labels_tell: as labels_compare, of limits that come from pinned memory in place of `limits`; what they become is left
+ * in both, the former for the host.  Grid and threads as there. */
+struct cuda_told_args {
+    struct cuda_labels_args labels;
+    uint64_t told; /* struct step_list [item][kv head] */
+};

@@ -2,6 +2,7 @@
  * against the definitions of the cpu. */
 #include "kv_rig.h"
 
+#include "device/cuda/kernels_turns.h"
 #include "kernels/abstract/abstract_internal.h"
 #include "kernels/codec/codec.h"
 #include "kernels/label/label.h"
@@ -892,9 +893,12 @@ static void labels_draw(struct random *random, struct labels *labels, size_t gro
 
 /* What a head that hits or misses leaves (device.h, compare_labels_operation). */
 static void verdict_expect(struct step_list *list, struct step_kept *kept, struct step_reuse *counts, bool alike,
-                           uint64_t position, uint64_t age_max) {
+                           uint64_t position, uint64_t age_max, bool only_says) {
     const struct step_list before = *list;
-    if (alike) {
+    if (alike && only_says) {
+        list->count -= list->picks;
+        list->picks = 0;
+    } else if (alike) {
         list->kept_count = kept->count;
         list->window_begin = age_max > 0 ? kept->candidate_end : list->candidate_end;
         list->age = (uint32_t)(position - kept->position);
@@ -915,6 +919,7 @@ static void verdict_expect(struct step_list *list, struct step_kept *kept, struc
 static void labels_are_compared(void **state) {
     (void)state;
     static struct labels labels, want;
+    static struct step_list told[LABEL_UNITS];
     static const size_t groups[] = {1, 3, 4, 8};
     struct random random;
     size_t verdicts[2] = {0, 0};
@@ -926,6 +931,9 @@ static void labels_are_compared(void **state) {
         const uint64_t age_max = n % 2 == 0 ? 0 : 9;
         labels_draw(&random, &labels, group);
         want = labels;
+        const bool is_told = n % 5 < 2; /* they come from memory that both see, and are left there as well */
+        memcpy(told, labels.lists, sizeof told);
+        for (size_t i = 0; i < LABEL_UNITS && is_told; i++) labels.lists[i] = (struct step_list){.count = 77};
         const struct cuda_labels_args args = {.items = address_of(labels.items),
                                               .rows = n % 3 == 1 ? address_of(labels.step) : 0,
                                               .importance = address_of(labels.importance),
@@ -940,8 +948,9 @@ static void labels_are_compared(void **state) {
                                               .only_says = only_says};
         if (n % 3 == 1)
             for (size_t row = 0; row < LABEL_ROWS; row++) labels.items[row].position = 7; /* is not looked at */
-        launch("labels_compare", LABEL_KV_HEADS, LABEL_ROWS, 1, 128, sizeof(struct labels_shared), &args,
-               test_seed(707) + n);
+        const struct cuda_told_args tell = {args, address_of(told)};
+        launch(is_told ? "labels_tell" : "labels_compare", LABEL_KV_HEADS, LABEL_ROWS, 1, 128,
+               sizeof(struct labels_shared), is_told ? (const void *)&tell : &args, test_seed(707) + n);
         for (size_t i = 0; i < LABEL_UNITS; i++) {
             const size_t row = i / LABEL_KV_HEADS, head = i % LABEL_KV_HEADS;
             const float *q = labels.q[row] + head * size, *before = labels.before[row] + head * size;
@@ -957,11 +966,12 @@ static void labels_are_compared(void **state) {
             assert_memory_equal(labels.label[row] + head * size, takes ? q : before, size * sizeof(float));
             struct step_kept kept = want.kept[i];
             struct step_reuse counts = want.counts[i];
-            verdict_expect(&want.lists[i], &kept, &counts, alike, position, age_max);
+            verdict_expect(&want.lists[i], &kept, &counts, alike, position, age_max, only_says);
             if (!only_says) want.kept[i] = kept, want.counts[i] = counts;
             if (compares) verdicts[alike]++;
         }
         assert_memory_equal(labels.lists, want.lists, sizeof want.lists);
+        if (is_told) assert_memory_equal(told, want.lists, sizeof want.lists);
         assert_memory_equal(labels.kept, want.kept, sizeof want.kept);
         assert_memory_equal(labels.counts, want.counts, sizeof want.counts);
     }

@@ -1,5 +1,6 @@
 /* labels: whether the queries of a group are like those that its list was chosen by (kernels/label), in double as the
  * definition has it; only the order of sums differs.  A block has a KV head of a row, a warp a query head at a time. */
+#include "device/cuda/kernels_turns.h"
 #include "device/cuda/rows.h"
 
 enum { COMPARERS = 128 };
@@ -55,6 +56,12 @@ DEVICE void list_take(const struct cuda_labels_args &args, struct step_list &lis
     list.picks = 0;
 }
 
+/* Of one that is only asked for. */
+DEVICE void list_choose_nothing(struct step_list &list) {
+    list.count -= list.picks;
+    list.picks = 0;
+}
+
 /* A KV head of a row has counts of its own, and layers follow each other: nobody else adds to them meanwhile. */
 DEVICE void hit_count(struct step_reuse &counts, const struct step_list &before, const struct step_list &list) {
     const uint32_t candidates = before.candidate_end - before.candidate_begin;
@@ -66,7 +73,8 @@ DEVICE void hit_count(struct step_reuse &counts, const struct step_list &before,
     counts.scored += before.picks < candidates ? candidates : 0;
 }
 
-KERNEL(labels_compare, cuda_labels_args, 128, 4) {
+/* told: 0, or where limits come from, and are left as well. */
+DEVICE void labels_run(const struct cuda_labels_args &args, uint64_t told) {
     struct labels_shared &shared = SHARED(struct labels_shared);
     dependents_start();
     dependency_wait();
@@ -74,7 +82,7 @@ KERNEL(labels_compare, cuda_labels_args, 128, 4) {
                    size = args.group * args.dimension;
     const struct cuda_label item = at<struct cuda_label>(args.items)[block_y()];
     const uint64_t position = args.rows != 0 ? at<struct step_row>(args.rows)[item.row].position : item.position;
-    struct step_list *limits = at<struct step_list>(args.limits) + unit, list = *limits;
+    struct step_list list = at<struct step_list>(told != 0 ? told : args.limits)[unit];
     struct step_kept *state = at<struct step_kept>(item.kept) + kv_head, kept = *state;
     const struct step_list before = list;
     const bool compares = list.use == LABEL_COMPARED && kept.count > 0 &&
@@ -95,10 +103,10 @@ KERNEL(labels_compare, cuda_labels_args, 128, 4) {
     const bool takes = shared.is_alike != 0, replaces = !takes && list.use != LABEL_STAYS && args.only_says == 0;
     for (uint32_t i = t; replaces && i < size; i += COMPARERS) label[i] = q[i];
     if (t != 0) return;
-    if (takes) {
-        list_take(args, list, kept, position);
-        *limits = list;
-    }
+    if (takes && args.only_says != 0) list_choose_nothing(list);
+    if (takes && args.only_says == 0) list_take(args, list, kept, position);
+    if (takes || told != 0) at<struct step_list>(args.limits)[unit] = list;
+    if (takes && told != 0) at<struct step_list>(told)[unit] = list;
     if (replaces) {
         kept.position = position;
         kept.count = list.count - ((uint32_t)position + 1 - list.candidate_end);
@@ -110,3 +118,6 @@ KERNEL(labels_compare, cuda_labels_args, 128, 4) {
     if (takes) hit_count(counts, before, list);
     if (replaces) counts.misses++;
 }
+
+KERNEL(labels_compare, cuda_labels_args, 128, 4) { labels_run(args, 0); }
+KERNEL(labels_tell, cuda_told_args, 128, 4) { labels_run(args.labels, args.told); }
