@@ -49,8 +49,8 @@ enum turns_lists { TURNS_LISTED, TURNS_EXPECTED, TURNS_LISTS };
 struct span turns_told(const struct turns *turns, enum turns_lists of);
 /* While it is captured: the turn of a layer that attends to everything, and its page tables behind it. */
 void turns_put(struct turns *turns, struct stream *stream, const struct attention_layer *layer);
-/* The same of one that has chosen, behind what the next layer is expected to choose (prefetch_put), whose reads begin in
- * the turn.  units: whose slots leave out what they have, of the layer's lists; NULL: there are none. */
+/* The same of one that has chosen, behind what the next layer is expected to choose (prefetch_put), whose reads begin
+ * in the turn.  units: whose slots leave out what they have, of the layer's lists; NULL: there are none. */
 enum status turns_put_choice(struct turns *turns, struct stream *stream, const struct attention_layer *layer,
                              struct unit_cache *units, const struct unit_lists *listed, struct error *error)
     STATUS_CHECKED;
