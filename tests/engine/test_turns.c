@@ -279,31 +279,31 @@ static void kept_lists_count_as_they_do_in_steps_that_are_no_graphs(void **state
     }
 }
 
-/* Chunks of lists that are kept stay in RAM as far as heads may hold them: with queries that are all alike as many are
- * held, and no more are read, as in steps operation by operation. */
+/* Chunks of lists that are kept stay in RAM: as many as with steps operation by operation, also of a sequence that has
+ * had no such step; and where the device has them in slots, so that none is asked for any more. */
 static void what_kept_lists_name_is_held(void **state) {
     (void)state;
-    static const size_t all[SEQUENCES] = {0, 1, 2};
-    struct setting setting = {"clo", KEEPS("0", "-1") ",resident=0,speculate=none", "64", 0, 256 << 10, 4, false};
-    uint64_t read[2], held[2];
-    for (size_t plain = 0; plain < 2; plain++) {
+    static const size_t which[SEQUENCES] = {0, 1, 2};
+    struct setting setting = {"clo", KEEPS("0", "-1") ",page=64,resident=0,speculate=none", "224", 0, 1 << 20, 2, false};
+    uint64_t held[3][4]; /* in turns; by operations; in turns, with slots */
+    for (size_t run = 0; run < 3; run++) {
         struct rig rig;
-        setting.has_no_turns = plain;
+        setting.has_no_turns = run == 1;
+        setting.unit_bytes = run == 2 ? 1 << 20 : 0;
         rig_open(&rig, test_seed(12), true, &setting, NULL);
-        for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
-        for (size_t s = 0; s < SEQUENCES; s++)
-            assert_ok(sequence_flush(rig.sequences[TURNS][s], &rig.error), rig.error);
-        for (size_t i = 0; i < 24; i++) step(&rig, true, all, SEQUENCES);
-        const struct kv_tier_statistics tier = engine_tier_statistics(rig.engine[TURNS]);
-        read[plain] = tier.read_pages;
-        held[plain] = tier.held;
-        assert_int_equal(engine_step_graph_counts(rig.engine[TURNS]).launches, plain ? 0 : 23);
+        for (size_t s = 0; s < 2; s++) come(&rig, s, 450);
+        for (size_t s = 0; s < 2; s++) assert_ok(sequence_flush(rig.sequences[TURNS][s], &rig.error), rig.error);
+        for (size_t i = 0; i < 8; i++) { /* the first one is no graph */
+            step(&rig, true, &which[i / 4], 1);
+            held[run][i / 4 * 2 + (i % 4 > 0)] = engine_tier_statistics(rig.engine[TURNS]).held;
+        }
+        assert_int_equal(engine_step_graph_counts(rig.engine[TURNS]).launches, run == 1 ? 0 : 7);
         statistics_compare(&rig);
         rig_close(&rig);
     }
-    assert_true(held[1] > 0);
-    assert_int_equal(held[0], held[1]);
-    assert_in_range(read[0], 1, read[1] + read[1] / 8);
+    for (size_t i = 0; i < 4; i++) assert_int_equal(held[0][i], held[1][i]);
+    assert_true(held[0][0] > 0 && held[0][1] >= held[0][0] && held[0][2] > held[0][1]);
+    assert_true(held[2][1] >= held[2][0] && held[2][0] == held[0][0]);
 }
 
 /* Chunks of which the device has all that is listed are not asked for. */
@@ -381,6 +381,31 @@ static void a_layer_that_ram_does_not_hold_goes_head_by_head(void **state) {
     }
 }
 
+/* Nor do layers behind it, which have chosen nothing, take lists that others left in the slots of their sequences: with
+ * queries that are all alike they would. */
+static void what_others_kept_is_not_taken(void **state) {
+    (void)state;
+    static const size_t all[SEQUENCES] = {0, 1, 2};
+    const struct setting setting = {"clo", KEEPS("0", "-1"), "300", 0, 16 << 10, 3, false};
+    struct rig rig;
+    rig_open(&rig, test_seed(9), false, &setting, NULL);
+    for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 325);
+    for (size_t i = 0; i < 3; i++) step(&rig, false, all, SEQUENCES);
+    const struct step_graph_counts before = engine_step_graph_counts(rig.engine[TURNS]);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        leave(&rig, s, false);
+        come(&rig, s, 480);
+    }
+    for (size_t i = 0; i < 3; i++) step(&rig, false, all, SEQUENCES);
+    const struct step_graph_counts after = engine_step_graph_counts(rig.engine[TURNS]);
+    assert_int_equal(before.launches, 2);
+    assert_int_equal(before.again, 0);
+    assert_int_equal(after.launches, 3);
+    assert_int_equal(after.again, 1);
+    statistics_compare(&rig);
+    rig_close(&rig);
+}
+
 static struct io_fault read_breaks(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
     (void)path, (void)offset, (void)bytes;
     atomic_bool *breaks = context;
@@ -420,6 +445,7 @@ int main(void) {
         cmocka_unit_test(what_kept_lists_name_is_held),
         cmocka_unit_test(full_chunks_are_written_behind_the_step),
         cmocka_unit_test(a_layer_that_ram_does_not_hold_goes_head_by_head),
+        cmocka_unit_test(what_others_kept_is_not_taken),
         cmocka_unit_test(a_read_that_breaks_ends_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
