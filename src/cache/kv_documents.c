@@ -116,12 +116,11 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
     }
 }
 
-/* Chunks [first, first + count) of a layer's heads, in memory until they are released, as their pages are.  wanted:
- * [KV heads of the layer]; NULL: all. */
-static enum status fetch_heads(struct kv_sequence *sequence, size_t layer, const bool *wanted, uint64_t first,
-                               size_t count, struct error *error) {
+/* Chunks [first, first + count) of a layer's heads, on their way to memory.  wanted: [KV heads of the layer]; NULL: all.
+ * false: there are no slots for all of them. */
+static bool begin_heads(struct kv_sequence *sequence, size_t layer, struct kv_fetch *fetches, const bool *wanted,
+                        uint64_t first, size_t count) {
     const size_t heads = kv_heads(&sequence->cache->config, layer);
-    struct kv_fetch *fetches = sequence->cache->tier->fetches;
     for (size_t head = 0; head < heads; head++)
         fetches[head] = (struct kv_fetch){.sequence = sequence,
                                           .layer_index = layer,
@@ -130,14 +129,29 @@ static enum status fetch_heads(struct kv_sequence *sequence, size_t layer, const
                                           .chunk_count = wanted == NULL || wanted[head] ? count : 0,
                                           .quantized = true};
     for (size_t head = 0; head < heads; head++)
-        if (!kv_fetch_begin(&fetches[head])) return kv_tier_full(sequence->cache, error);
+        if (!kv_fetch_begin(&fetches[head])) return false;
+    return true;
+}
+
+static enum status wait_heads(struct kv_fetch *fetches, size_t heads, struct error *error) {
     for (size_t head = 0; head < heads; head++) TRY(kv_fetch_wait(&fetches[head], error));
     return STATUS_OK;
 }
 
+static void release_heads(struct kv_fetch *fetches, size_t heads) {
+    for (size_t head = 0; head < heads; head++) kv_fetch_release(&fetches[head]);
+}
+
+/* In memory until they are released, as their pages are. */
+static enum status fetch_heads(struct kv_sequence *sequence, size_t layer, const bool *wanted, uint64_t first,
+                               size_t count, struct error *error) {
+    struct kv_fetch *fetches = sequence->cache->tier->fetches;
+    if (!begin_heads(sequence, layer, fetches, wanted, first, count)) return kv_tier_full(sequence->cache, error);
+    return wait_heads(fetches, kv_heads(&sequence->cache->config, layer), error);
+}
+
 static void release_layer(struct kv_sequence *sequence, size_t layer) {
-    for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
-        kv_fetch_release(&sequence->cache->tier->fetches[head]);
+    release_heads(sequence->cache->tier->fetches, kv_heads(&sequence->cache->config, layer));
 }
 
 /* Key index of chunks [chunk_first, chunk_count) of a document that has none, or others: of its keys. */
@@ -276,19 +290,40 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     return read_key_index(&parts, error);
 }
 
-/* The chunk that is not full is what rows are appended to: it leaves the document for good. */
+/* The chunk of layers from that one on, as many as are read at once; their end. */
+static enum status load_tails(struct kv_sequence *sequence, size_t layer_first, uint64_t chunk, size_t *layer_end,
+                              struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_fetch *fetches = sequence->cache->tier->fetches;
+    const size_t heads_max = kv_heads_max(config), most = min_size(config->layer_count - layer_first, TIER_TAIL_LAYERS);
+    enum status status = STATUS_OK;
+    size_t count = 0;
+    for (bool fits = true; fits && count < most; count += fits) {
+        struct kv_fetch *its = fetches + count * heads_max;
+        fits = begin_heads(sequence, layer_first + count, its, NULL, chunk, 1);
+        if (!fits) release_heads(its, kv_heads(config, layer_first + count)); /* they come with the next ones */
+    }
+    if (count == 0) return kv_tier_full(sequence->cache, error);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        status = wait_heads(fetches + i * heads_max, kv_heads(config, layer_first + i), error);
+    for (size_t i = 0; i < count; i++) release_heads(fetches + i * heads_max, kv_heads(config, layer_first + i));
+    *layer_end = layer_first + count;
+    return status;
+}
+
+/* The chunk that is not full is what rows are appended to: it leaves the document for good.  Layers one by one would
+ * wait for the disk once each. */
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
+    const uint64_t chunk = token_count / KV_CHUNK_TOKENS;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    enum status status = STATUS_OK;
-    for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
-        /* All heads are on their way together; alone each would wait for the disk. */
-        status = fetch_heads(sequence, layer, NULL, token_count / KV_CHUNK_TOKENS, 1, error);
-        release_layer(sequence, layer);
-        for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
-            status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
+    for (size_t layer = 0, end = 0; layer < config->layer_count;) {
+        TRY(load_tails(sequence, layer, chunk, &end, error));
+        for (; layer < end; layer++)
+            for (size_t head = 0; head < kv_heads(config, layer); head++)
+                TRY(tier_make_dirty(sequence, layer, head, chunk, error));
     }
-    return status;
+    return STATUS_OK;
 }
 
 /* Layers and heads that stay in memory come there now, and are not waited for later. */
@@ -332,13 +367,19 @@ static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
 
 static enum status load_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
                                  struct error *error) {
+    struct trace *trace = sequence->cache->tier->reads.trace;
     TRY(add_source(sequence, document, 0, UINT64_MAX, error));
     const uint64_t chunk_count = token_count / KV_CHUNK_TOKENS,
                    shared = share_key_index(sequence, document, chunk_count);
     TRY(kv_sequence_reserve(sequence, token_count, error));
+    uint64_t began = trace_clock(trace);
     TRY(load_key_index(sequence, document, shared, chunk_count, error));
+    trace_since(trace, "read key index", TRACE_ENGINE, began, TRACE_NONE, (uint32_t)(chunk_count - shared));
+    began = trace_clock(trace);
     TRY(tier_load_state(sequence, document, token_count, error));
-    return load_tail(sequence, token_count, error);
+    TRY(load_tail(sequence, token_count, error));
+    trace_since(trace, "read tail", TRACE_ENGINE, began, TRACE_NONE, TRACE_NONE);
+    return STATUS_OK;
 }
 
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,

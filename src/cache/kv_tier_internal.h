@@ -27,6 +27,7 @@
 enum {
     TIER_RING_PAGES = 16384,         /* pages that are being read at once, at most */
     TIER_RUN_CHUNKS = KEY_INDEX_RUN, /* that are written together */
+    TIER_TAIL_LAYERS = 4, /* whose last chunks are read together; the least budget has slots for all layers' */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
     TIER_SOURCES_MAX = 8,
@@ -132,7 +133,8 @@ struct kv_tier {
     /* Owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on: a run of the key index, or of one head where
      * RAM has it, or a part of a state, between a document and the device. */
     uint8_t *bounce;
-    struct kv_fetch *fetches; /* [kv_heads_max]: of one layer of a document that is opened or copied */
+    /* [TIER_TAIL_LAYERS][kv_heads_max]: of layers of a document that is opened; the first of one that is copied */
+    struct kv_fetch *fetches;
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
     void (*reclaim)(struct kv_tier *tier, bool spill);
@@ -145,7 +147,7 @@ struct kv_tier {
 static inline void tier_place(struct kv_tier *tier, struct layout *layout, const struct kv_cache_config *config) {
     tier->reads.ring_pages = kv_budget_ring_pages(config);
     tier->reads.ring = layout_take(layout, (size_t)tier->reads.ring_pages, sizeof *tier->reads.ring);
-    tier->fetches = layout_take(layout, kv_heads_max(config), sizeof *tier->fetches);
+    tier->fetches = layout_take(layout, TIER_TAIL_LAYERS * kv_heads_max(config), sizeof *tier->fetches);
     tier->lane_stays = layout_take(layout, kv_lane_count(config), sizeof *tier->lane_stays);
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/codec/codec.h"
 #include "plan/quantized_pages.h"
 #include "platform/pool.h"
+#include "platform/trace.h"
 
 enum {
     REFUSALS_MAX = 16, /* documents tried in vain before the prompt is computed */
@@ -17,6 +18,7 @@ enum {
 
 struct documents {
     struct store *store;                         /* owned */
+    struct trace *trace;                         /* borrowed; NULL: none */
     struct kv_backing backing;                   /* name: owned */
     uint8_t other_kind[STORE_FINGERPRINT_BYTES]; /* of documents by plans with another --suffix */
     char *name;
@@ -145,6 +147,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
                                           .sqlite_vfs = options->engine->sqlite_vfs};
     TRY(open_store(documents, &store_options, error));
     documents->limit_bytes = plan->disk_bytes;
+    documents->trace = options->engine->trace;
     documents->ignores = documents->is_read_only && options->engine->found_damage;
     struct kv_backing *backing = &documents->backing;
     documents->name = strdup(plan->document_name != NULL ? plan->document_name : "");
@@ -355,7 +358,9 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     struct document *document;
     bool writable;
     struct error full = {.message = ""};
+    const uint64_t began = trace_clock(documents->trace);
     TRY(open_match(documents, backing, match, prompt, &document, &writable, &full, error));
+    trace_since(documents->trace, "open document", TRACE_ENGINE, began, TRACE_NONE, TRACE_NONE);
     if (document_token_count(document) != match->token_count) {
         document_close(document);
         return STATUS_OK;
@@ -459,7 +464,9 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
     size_t refusals = 0;
     for (; refusals < REFUSALS_MAX && !documents->ignores; refusals++) {
         struct store_match match;
+        const uint64_t began = trace_clock(documents->trace);
         enum status status = find(documents, &backing, prompt->tokens, prompt->token_count, &match, error);
+        trace_since(documents->trace, "find document", TRACE_ENGINE, began, TRACE_NONE, TRACE_NONE);
         if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
             status = use(documents, &backing, sequence, &match, prompt, outcome, error);

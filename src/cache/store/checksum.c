@@ -4,22 +4,17 @@
 #include <xxhash.h>
 
 #include "cache/store/store_internal.h"
+#include "kernels/xxh3/xxh3.h"
 
 struct checksum checksum_of(const void *bytes, size_t count) {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, count));
     struct checksum checksum;
-    _Static_assert(sizeof canonical == sizeof checksum, "16 bytes");
-    memcpy(checksum.bytes, &canonical, sizeof checksum);
+    xxh3_best()->sum_128(bytes, count, checksum.bytes);
     return checksum;
 }
 
 struct part_sum part_sum_of(const void *bytes, size_t count) {
-    XXH64_canonical_t canonical;
-    XXH64_canonicalFromHash(&canonical, XXH3_64bits(bytes, count));
     struct part_sum sum;
-    _Static_assert(sizeof canonical == sizeof sum, "8 bytes");
-    memcpy(sum.bytes, &canonical, sizeof sum);
+    xxh3_best()->sum_64(bytes, count, sum.bytes);
     return sum;
 }
 
