@@ -20,11 +20,22 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return bytes;
 }
 
-/* What RAM has is read to where it lies, and written from here head by head. */
+/* The key index is written head by head. */
 size_t kv_budget_bounce_bytes(const struct kv_cache_config *config) {
-    const size_t heads = kv_key_index_is_in_ram(config) ? 1 : kv_heads_max(config),
-                 part = store_state_part_bytes(config->state_floats * sizeof(float));
-    return max_size(align_up(heads * KEY_INDEX_RUN * config->key_index_bytes, IO_ALIGNMENT), part);
+    const size_t part = store_state_part_bytes(config->state_floats * sizeof(float));
+    return max_size(align_up(KEY_INDEX_RUN * config->key_index_bytes, IO_ALIGNMENT), part);
+}
+
+size_t kv_budget_upload_runs(const struct kv_cache_config *config) {
+    const uint64_t chunks = kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
+    return min_size((chunks + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN, TIER_UPLOAD_RUNS);
+}
+
+/* What RAM has is read to where it lies. */
+size_t kv_budget_upload_bytes(const struct kv_cache_config *config) {
+    if (kv_key_index_is_in_ram(config)) return 0;
+    return TIER_UPLOADS * align_up(kv_budget_upload_runs(config) * KEY_INDEX_RUN * config->key_index_bytes,
+                                   IO_ALIGNMENT);
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
@@ -114,7 +125,7 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
     const uint64_t key_index =
         kv_key_index_is_in_ram(config) ? kv_key_index_blocks(config) * config->key_index_bytes : 0;
     return config->buffer_bytes + config->scratch_bytes + tables_bytes(config) + documents_bytes(config) + key_index +
-           kv_budget_bounce_bytes(config) + kv_budget_staging_bytes(config);
+           kv_budget_bounce_bytes(config) + kv_budget_upload_bytes(config) + kv_budget_staging_bytes(config);
 }
 
 /* The least number of slots of each kind.  Plain: for every head of every layer the chunk that grows and the one before

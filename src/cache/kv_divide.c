@@ -148,10 +148,18 @@ enum status tier_divide(struct kv_cache *cache, struct error *error) {
                          " for key index, tables and buffers, %" PRIu64 " for chunks",
                          config->host_bytes, bytes_min, fixed, bytes_min - fixed);
     TRY(divide(tier, error));
-    free(tier->bounce);
-    tier->bounce = aligned_alloc(IO_ALIGNMENT, max_size(kv_budget_bounce_bytes(config), IO_ALIGNMENT));
-    if (tier->bounce == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
-    return STATUS_OK;
+    tier_release_bounce(tier);
+    tier->bounce.memory = aligned_alloc(IO_ALIGNMENT, max_size(kv_budget_bounce_bytes(config), IO_ALIGNMENT));
+    if (tier->bounce.memory == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    const size_t upload = kv_budget_upload_bytes(config);
+    return slab_init(&tier->bounce.upload, cache->device, MEMORY_SHARED, upload / TIER_UPLOADS,
+                     upload > 0 ? TIER_UPLOADS : 0, error);
+}
+
+void tier_release_bounce(struct kv_tier *tier) {
+    free(tier->bounce.memory);
+    tier->bounce.memory = NULL;
+    slab_deinit(&tier->bounce.upload);
 }
 
 enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct page_fractions *fractions,

@@ -201,35 +201,49 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
-/* The key index on its way from a document, in parts: one head's blocks of a run.  Numbered as they lie there:
- * [run][layer][KV head]. */
+/* The key index on its way from a document, in parts: one head's blocks of a run.  To RAM all are read together, in the
+ * order in which they lie there, [run][layer][KV head]; to the device's own memory those of a head and of some runs,
+ * which then go up by one copy. */
 struct index_parts {
     struct kv_sequence *sequence;
     struct document *document;
     uint64_t chunk_first, chunk_count; /* chunks [chunk_first, chunk_count) */
-    size_t first, count;               /* parts [first, first + count) are read together */
+    struct tier_blocks blocks;         /* for the device: which ones are read now, and where to */
+    size_t count;                      /* parts that are read together */
     _Atomic bool has_failed;
     pthread_mutex_t lock;
     size_t failed; /* under lock: the first part that could not be read, and why */
     struct error why;
 };
 
-/* A part, which the host reads to where it lies, or for the device's own memory beside the layer's other heads. */
-static struct tier_blocks part_blocks(const struct index_parts *parts, size_t number) {
+static uint64_t part_end(uint64_t chunk, uint64_t end) {
+    return min_size((chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN, end);
+}
+
+/* Which the host reads to where it lies. */
+static struct tier_blocks part_in_ram(const struct index_parts *parts, size_t number) {
     const struct kv_cache_config *config = &parts->sequence->cache->config;
     const size_t lane_first = kv_lane(config, config->key_index_layer_first, 0),
                  lanes = kv_lane_count(config) - lane_first;
     const struct kv_lane_place place = kv_lane_place(config, lane_first + number % lanes);
     const uint64_t run = (parts->chunk_first / KEY_INDEX_RUN + number / lanes) * KEY_INDEX_RUN,
-                   first = run > parts->chunk_first ? run : parts->chunk_first,
-                   end = min_size(run + KEY_INDEX_RUN, parts->chunk_count);
-    uint8_t *memory = parts->sequence->cache->tier->bounce + place.kv_head * KEY_INDEX_RUN * config->key_index_bytes;
-    return (struct tier_blocks){place.layer, place.kv_head,         1,
-                                first,       (size_t)(end - first), kv_key_index_is_in_ram(config) ? NULL : memory};
+                   first = run > parts->chunk_first ? run : parts->chunk_first;
+    return (struct tier_blocks){place.layer, place.kv_head, first, part_end(first, parts->chunk_count) - first, NULL};
+}
+
+/* Which the device gets. */
+static struct tier_blocks part_to_upload(const struct index_parts *parts, size_t number) {
+    const struct tier_blocks *all = &parts->blocks;
+    const uint64_t run = (all->chunk_first / KEY_INDEX_RUN + number) * KEY_INDEX_RUN,
+                   first = run > all->chunk_first ? run : all->chunk_first,
+                   end = part_end(first, all->chunk_first + all->chunk_count);
+    uint8_t *memory = all->memory + (first - all->chunk_first) * parts->sequence->cache->config.key_index_bytes;
+    return (struct tier_blocks){all->layer, all->head, first, end - first, memory};
 }
 
 static void read_part(struct index_parts *parts, size_t number) {
-    const struct tier_blocks blocks = part_blocks(parts, number);
+    const bool is_uploaded = parts->blocks.memory != NULL;
+    const struct tier_blocks blocks = (is_uploaded ? part_to_upload : part_in_ram)(parts, number);
     struct error why;
     if (kv_slides(&parts->sequence->cache->config, blocks.layer)) return;
     if (tier_load_blocks(parts->sequence, parts->document, &blocks, &why) == STATUS_OK) return;
@@ -245,27 +259,60 @@ static void read_part(struct index_parts *parts, size_t number) {
 /* All parts before one that failed are read: numbers are handed out in order. */
 static void read_parts(void *context, const struct pool_worker *worker) {
     struct index_parts *parts = context;
-    for (size_t i; !parts->has_failed && (i = pool_ticket(worker)) < parts->count;) read_part(parts, parts->first + i);
+    for (size_t i; !parts->has_failed && (i = pool_ticket(worker)) < parts->count;) read_part(parts, i);
 }
 
-/* By all threads (decision 0086).  What the device's own memory gets goes up layer by layer behind that. */
-static enum status read_key_index(struct index_parts *parts, struct error *error) {
-    struct kv_sequence *sequence = parts->sequence;
-    const struct kv_cache_config *config = &sequence->cache->config;
-    const bool is_in_ram = kv_key_index_is_in_ram(config);
-    const size_t runs = (size_t)((parts->chunk_count - 1) / KEY_INDEX_RUN - parts->chunk_first / KEY_INDEX_RUN + 1),
-                 total = runs * (kv_lane_count(config) - kv_lane(config, config->key_index_layer_first, 0));
-    for (; parts->first < total && !parts->has_failed; parts->first += parts->count) {
-        struct tier_blocks blocks = part_blocks(parts, parts->first);
-        blocks.head_count = kv_heads(config, blocks.layer);
-        parts->count = is_in_ram ? total : blocks.head_count;
-        pool_run(device_pool(sequence->cache->device), read_parts, parts);
-        if (!is_in_ram && !parts->has_failed && !kv_slides(config, blocks.layer))
-            tier_move_blocks(sequence, &blocks, true);
+static size_t run_count(uint64_t chunk_first, uint64_t chunk_end) {
+    return (size_t)((chunk_end - 1) / KEY_INDEX_RUN - chunk_first / KEY_INDEX_RUN + 1);
+}
+
+static void read_in_ram(struct index_parts *parts) {
+    const struct kv_cache *cache = parts->sequence->cache;
+    const struct kv_cache_config *config = &cache->config;
+    parts->count = run_count(parts->chunk_first, parts->chunk_count) *
+                   (kv_lane_count(config) - kv_lane(config, config->key_index_layer_first, 0));
+    pool_run(device_pool(cache->device), read_parts, parts);
+}
+
+/* While one area goes up, the next one is read to. */
+static enum status read_and_upload(struct index_parts *parts, struct error *error) {
+    const struct kv_cache *cache = parts->sequence->cache;
+    const struct device_operations *operations = cache->device->operations;
+    const struct kv_cache_config *config = &cache->config;
+    struct ticket tickets[TIER_UPLOADS] = {{NULL, 0}};
+    size_t area = 0;
+    for (uint64_t first = parts->chunk_first, end; first < parts->chunk_count; first = end) {
+        end = min_size((first / KEY_INDEX_RUN + kv_budget_upload_runs(config)) * KEY_INDEX_RUN, parts->chunk_count);
+        for (size_t lane = kv_lane(config, config->key_index_layer_first, 0); lane < kv_lane_count(config); lane++) {
+            const struct kv_lane_place place = kv_lane_place(config, lane);
+            const struct span source = slab_slot(&cache->tier->bounce.upload, area);
+            if (kv_slides(config, place.layer)) continue;
+            if (tickets[area].stream != NULL) TRY(operations->ticket_wait(tickets[area], error));
+            parts->blocks =
+                (struct tier_blocks){place.layer, place.kv_head, first, (size_t)(end - first), span_host(source)};
+            parts->count = run_count(first, end);
+            pool_run(device_pool(cache->device), read_parts, parts);
+            if (parts->has_failed) return STATUS_OK; /* the caller tells */
+            tier_upload_blocks(parts->sequence, &parts->blocks, source);
+            tickets[area] = operations->ticket(cache->tier->stream);
+            area = (area + 1) % TIER_UPLOADS;
+        }
     }
+    return STATUS_OK;
+}
+
+/* By all threads (decision 0086). */
+static enum status read_key_index(struct index_parts *parts, struct error *error) {
+    const struct kv_cache *cache = parts->sequence->cache;
+    enum status status = STATUS_OK;
+    if (kv_key_index_is_in_ram(&cache->config))
+        read_in_ram(parts);
+    else
+        status = read_and_upload(parts, error);
     const enum status moved =
-        sequence->cache->device->operations->stream_synchronize(sequence->cache->tier->stream, error);
-    return parts->has_failed ? document_key_index_failed(parts->document, &parts->why, error) : moved;
+        cache->device->operations->stream_synchronize(cache->tier->stream, status == STATUS_OK ? error : NULL);
+    if (parts->has_failed) return document_key_index_failed(parts->document, &parts->why, error);
+    return status != STATUS_OK ? status : moved;
 }
 
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */

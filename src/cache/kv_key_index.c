@@ -38,48 +38,46 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
 }
 
 static struct span block_of(const struct kv_sequence *sequence, const struct tier_blocks *blocks, size_t i) {
-    return block_at(sequence, blocks->layer, blocks->head_first + i / blocks->chunk_count,
-                    blocks->chunk_first + i % blocks->chunk_count);
-}
-
-/* Which one of blocks->memory that is. */
-static size_t run_block_of(const struct tier_blocks *blocks, size_t i) {
-    return i / blocks->chunk_count * KEY_INDEX_RUN + i % blocks->chunk_count;
+    return block_at(sequence, blocks->layer, blocks->head, blocks->chunk_first + i);
 }
 
 /* So many from number i on are neighbours in the key index, as they are in a document. */
 static size_t joined_blocks(const struct kv_sequence *sequence, const struct tier_blocks *blocks, size_t i) {
-    const size_t bytes = sequence->cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
+    const size_t bytes = sequence->cache->config.key_index_bytes;
     const struct span first = block_of(sequence, blocks, i);
     size_t joined = 1;
-    for (; i + joined < count && run_block_of(blocks, i + joined) == run_block_of(blocks, i) + joined; joined++) {
+    for (; i + joined < blocks->chunk_count; joined++) {
         const struct span next = block_of(sequence, blocks, i + joined);
         if (next.buffer != first.buffer || next.offset != first.offset + joined * bytes) break;
     }
     return joined;
 }
 
-void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index) {
+void tier_download_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks) {
     const struct kv_cache *cache = sequence->cache;
-    const struct device_operations *operations = cache->device->operations;
-    const size_t bytes = cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
-    for (size_t i = 0, joined; i < count; i += joined) {
-        const struct span first = block_of(sequence, blocks, i);
-        uint8_t *memory = blocks->memory + run_block_of(blocks, i) * bytes;
+    const size_t bytes = cache->config.key_index_bytes;
+    for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
         joined = joined_blocks(sequence, blocks, i);
-        if (to_index)
-            operations->upload(cache->tier->stream, first, memory, joined * bytes);
-        else
-            operations->download(cache->tier->stream, memory, first, joined * bytes);
+        cache->device->operations->download(cache->tier->stream, blocks->memory + i * bytes,
+                                            block_of(sequence, blocks, i), joined * bytes);
+    }
+}
+
+void tier_upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source) {
+    const struct kv_cache *cache = sequence->cache;
+    const size_t bytes = cache->config.key_index_bytes;
+    for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
+        joined = joined_blocks(sequence, blocks, i);
+        cache->device->operations->copy(cache->tier->stream, block_of(sequence, blocks, i),
+                                        span_behind(source, i * bytes), joined * bytes);
     }
 }
 
 enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
                              const struct tier_blocks *blocks, struct error *why) {
-    ASSERT(blocks->head_count == 1);
     for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
         joined = blocks->memory != NULL ? blocks->chunk_count : joined_blocks(sequence, blocks, i);
-        const struct key_index_read read = {blocks->layer, blocks->head_first, blocks->chunk_first + i, joined,
+        const struct key_index_read read = {blocks->layer, blocks->head, blocks->chunk_first + i, joined,
                                             blocks->memory != NULL ? blocks->memory
                                                                    : span_host(block_of(sequence, blocks, i))};
         TRY(document_read_key_index(document, &read, why));
@@ -98,7 +96,7 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
         const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
         for (size_t head = 0; head < heads; head++) {
-            const struct tier_blocks blocks = {layer, head, 1, chunk, count, NULL};
+            const struct tier_blocks blocks = {layer, head, chunk, count, NULL};
             if (tier_load_blocks(sequence, document, &blocks, &why) != STATUS_OK)
                 return document_key_index_failed(document, &why, error);
         }

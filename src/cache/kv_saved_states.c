@@ -90,7 +90,7 @@ enum status tier_load_state(struct kv_sequence *sequence, struct document *docum
     }
     if (sequence->state == NULL) return STATUS_OK;
     struct place place = place_of(sequence, kv_state_begin_load(sequence->state, token_count));
-    TRY(document_read_state(document, token_count, sequence->cache->tier->bounce, upload, &place, error));
+    TRY(document_read_state(document, token_count, sequence->cache->tier->bounce.memory, upload, &place, error));
     sequence->cache->tier->statistics.read_bytes += sequence->cache->config.state_floats * sizeof(float);
     kv_state_end_load(sequence->state, token_count);
     return STATUS_OK;
@@ -104,7 +104,7 @@ enum status tier_copy_states(struct kv_sequence *sequence, struct document *from
     for (size_t i = document_states(from, positions); i-- > 0 && document_state_room(to) > 0;) {
         struct error ignored; /* a damaged one stays behind */
         if (positions[i] < sequence->length &&
-            document_read_state(from, positions[i], sequence->cache->tier->bounce, upload, &place, &ignored) ==
+            document_read_state(from, positions[i], sequence->cache->tier->bounce.memory, upload, &place, &ignored) ==
                 STATUS_OK)
             TRY(document_write_state(to, positions[i], download, &place, error));
     }

@@ -42,7 +42,7 @@ static void destroy(struct kv_cache *cache) {
     if (tier->stream != NULL) tier->cache->device->operations->stream_destroy(tier->stream);
     free(tier->reads.ring);
     free(tier->wanted_lanes);
-    free(tier->bounce);
+    tier_release_bounce(tier);
     free(tier->reads.began_ns);
     free(tier);
 }

@@ -27,6 +27,8 @@
 enum {
     TIER_RING_PAGES = 16384,         /* pages that are being read at once, at most */
     TIER_RUN_CHUNKS = KEY_INDEX_RUN, /* that are written together */
+    TIER_UPLOADS = 2,      /* one is read to while the other one goes up, */
+    TIER_UPLOAD_RUNS = 16, /* each of so many runs of the key index */
     TIER_TAIL_LAYERS = 4, /* whose last chunks are read together; the least budget has slots for all layers' */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
@@ -112,6 +114,12 @@ struct tier_reads {
     uint64_t *began_ns;            /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
 };
 
+/* Between a document and the device. */
+struct tier_bounce {
+    uint8_t *memory;    /* owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on */
+    struct slab upload; /* MEMORY_SHARED; TIER_UPLOADS slots, of kv_budget_upload_bytes together; or none */
+};
+
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
     struct stream *stream;  /* owned; copies the key index to and from the device's memory */
@@ -130,9 +138,7 @@ struct kv_tier {
     bool *lane_stays;                /* [layer][kv head]: one of the residents */
     struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
     uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
-    /* Owned; [kv_budget_bounce_bytes], from a multiple of IO_ALIGNMENT on: a run of the key index, or of one head where
-     * RAM has it, or a part of a state, between a document and the device. */
-    uint8_t *bounce;
+    struct tier_bounce bounce;
     /* [TIER_TAIL_LAYERS][kv_heads_max]: of layers of a document that is opened; the first of one that is copied */
     struct kv_fetch *fetches;
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
@@ -300,18 +306,19 @@ void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slo
 
 /* ---- kv_key_index.c ---- */
 
-/* Blocks of some chunks, of one run, of some heads of a layer, in the host's memory as a document has them:
- * [head_count][KEY_INDEX_RUN][key_index_bytes], of which the first chunk_count of each head are set. */
+/* Blocks of some chunks of a head, in the host's memory as a document has them: [chunk_count][key_index_bytes]. */
 struct tier_blocks {
-    size_t layer, head_first, head_count;
+    size_t layer, head;
     uint64_t chunk_first;
     size_t chunk_count;
     uint8_t *memory;
 };
-/* To where they lie in the key index, or from there, on the tier's stream: neighbours by one copy. */
-void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index);
-/* Reads and verifies one head's, of one document, by any thread (document_read_key_index).  memory NULL: to where they
- * lie in the key index, which is in RAM. */
+/* From where they lie in the key index, on the tier's stream: neighbours by one copy. */
+void tier_download_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks);
+/* To there, from a span of MEMORY_SHARED that has them, in place of memory. */
+void tier_upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source);
+/* Reads and verifies those of one run, of one document, by any thread (document_read_key_index).  memory NULL: to where
+ * they lie in the key index, which is in RAM. */
 enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
                              const struct tier_blocks *blocks, struct error *why) STATUS_CHECKED;
 
@@ -333,6 +340,7 @@ void tier_set_residents(struct kv_tier *tier, struct kv_residents residents);
 /* Divides the budget into slots, after the key index has changed. */
 enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 void tier_release_slots(struct kv_tier *tier);
+void tier_release_bounce(struct kv_tier *tier);
 /* Memory of slots that nobody has goes back to the system, if nobody has any. */
 void tier_give_back(struct kv_cache *cache);
 bool tier_is_divided(const struct kv_cache *cache);

@@ -33,14 +33,14 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
     size_t bytes = sequence->pages->backing.layout.key_index_bytes;
     bool has = kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
     ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
-    memset(tier->bounce, 0, count * bytes);
+    memset(tier->bounce.memory, 0, count * bytes);
     if (has) {
-        const struct tier_blocks blocks = {layer, head, 1, first, count, tier->bounce};
-        tier_move_blocks(sequence, &blocks, false);
+        const struct tier_blocks blocks = {layer, head, first, count, tier->bounce.memory};
+        tier_download_blocks(sequence, &blocks);
         TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
     }
     tier->statistics.write_bytes += count * bytes;
-    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->bounce, error));
+    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->bounce.memory, error));
     return STATUS_OK;
 }
 

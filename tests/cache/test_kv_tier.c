@@ -15,12 +15,15 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
+#include "cache/kv_cache_internal.h"
 #include "cache/kv_tier.h"
 #include "cache/store/store_internal.h"
 #include "device/host_span.h"
+#include "device/queued_device.h"
 #include "seed.h"
 
 enum { SEQUENCES = 3, LAYERS = 3, HEADS = 2, CONTEXT = 4096, BLOCK = 200, KEY_INDEX = 128 };
+enum { CONTEXT_LONG = 20480 };
 
 struct setting {
     struct device *device;
@@ -37,12 +40,16 @@ struct setting {
     size_t lane_count;
     const struct io_faults *faults; /* struct store_options */
     bool grows; /* sequences are seldom cut, so that they become as long as they may */
+    bool device_has_memory; /* struct kv_cache_config */
+    bool is_long;           /* contexts of CONTEXT_LONG */
 };
+
+static uint64_t context_of(const struct setting *setting) { return setting->is_long ? CONTEXT_LONG : CONTEXT; }
 
 struct model_sequence {
     struct kv_sequence *sequence; /* NULL: dead */
     uint64_t length;
-    uint32_t rows[CONTEXT]; /* what was stored at each position; also its token */
+    uint32_t rows[CONTEXT_LONG]; /* what was stored at each position; also its token */
 };
 
 static size_t bytes_per_chunk(const struct setting *setting) {
@@ -59,11 +66,12 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
                                                .k_type = KV_F16,
                                                .v_type = setting->is_wide ? KV_F16 : KV_Q8,
                                                .read_gap_bytes = setting->gap_bytes,
-                                               .token_capacity = SEQUENCES * CONTEXT,
+                                               .token_capacity = SEQUENCES * context_of(setting),
                                                .sequence_capacity = SEQUENCES,
                                                .key_index_bytes = key_index_bytes,
                                                .key_index_layer_first = 1,
                                                .buffer_bytes = 1 << 20,
+                                               .device_has_memory = setting->device_has_memory,
                                                .backend = setting->backend,
                                                .eviction = setting->config.eviction,
                                                .block_tokens = BLOCK};
@@ -133,7 +141,7 @@ static void append_layer(struct setting *setting, struct model_sequence *model, 
 static void append(struct setting *setting, struct model_sequence *model) {
     struct error error;
     uint64_t count = 1 + random_below(setting->random, random_below(setting->random, 3) == 0 ? 3 : BLOCK);
-    if (model->length + count > CONTEXT) return;
+    if (model->length + count > context_of(setting)) return;
     for (uint64_t i = 0; i < count; i++)
         model->rows[model->length + i] = (uint32_t)random_below(setting->random, 1 << 20);
     assert_ok(kv_sequence_reserve(model->sequence, model->length + count, &error), error);
@@ -233,10 +241,10 @@ static void save(const struct model_sequence *model) {
 static void create(struct setting *setting, struct model_sequence *model) {
     struct error error;
     model->length = 0;
-    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, &error), error);
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, context_of(setting), &error), error);
     kv_sequence_set_backing(model->sequence, &setting->backing);
     if (random_below(setting->random, 3) > 0)
-        assert_ok(kv_sequence_create_document(model->sequence, CONTEXT, &error), error);
+        assert_ok(kv_sequence_create_document(model->sequence, context_of(setting), &error), error);
 }
 
 /* Saved, closed, and opened from a prefix. */
@@ -734,7 +742,7 @@ static enum status open_first(struct setting *setting, struct model_sequence *mo
     assert_ok(document_open(&document, setting->store, 1, &setting->backing.model, &setting->backing.layout,
                             DOCUMENT_READ, 0, error),
               *error);
-    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, error), *error);
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, context_of(setting), error), *error);
     kv_sequence_set_backing(model->sequence, &setting->backing);
     return kv_sequence_open_document(model->sequence, document, model->length, false, error);
 }
@@ -743,6 +751,17 @@ static void damage(const char *path, uint64_t offset) {
     const int file = open(path, O_WRONLY);
     assert_true(file >= 0 && pwrite(file, "damage", 6, (off_t)offset) == 6);
     close(file);
+}
+
+/* As long as a context, but for a block: document 1. */
+static void save_one(struct setting *setting, struct model_sequence *model) {
+    struct error error;
+    for (create(setting, model); !kv_sequence_is_saved(model->sequence); create(setting, model))
+        kv_sequence_destroy(model->sequence);
+    while (model->length < context_of(setting) - BLOCK) append(setting, model);
+    save(model);
+    assert_ok(kv_sequence_flush(model->sequence, &error), error);
+    kv_sequence_destroy(model->sequence);
 }
 
 /* Of what is damaged the first one is named, whoever read it. */
@@ -760,12 +779,7 @@ static void a_key_index_is_read_by_all_threads(void **state) {
     scratch_create(&scratch, SCRATCH_MEMORY);
     struct setting setting = {.device = device, .random = &random, .faults = &meeting.faults};
     setting_open(&setting, scratch.path, 0, KEY_INDEX);
-    do create(&setting, &model);
-    while (!kv_sequence_is_saved(model.sequence));
-    while (model.length < CONTEXT - BLOCK) append(&setting, &model);
-    save(&model);
-    assert_ok(kv_sequence_flush(model.sequence, &error), error);
-    kv_sequence_destroy(model.sequence);
+    save_one(&setting, &model);
 
     meeting.is_on = true;
     assert_ok(open_first(&setting, &model, &error), error);
@@ -797,6 +811,70 @@ static void a_key_index_is_read_by_all_threads(void **state) {
     device_destroy(device);
 }
 
+static void check_key_index(struct setting *setting, struct model_sequence *model, struct stream *on) {
+    const struct device_operations *operations = setting->device->operations;
+    const uint64_t chunks = model->length / KV_CHUNK_TOKENS;
+    uint32_t(*words)[KEY_INDEX / sizeof(uint32_t)] = calloc(chunks, sizeof *words);
+    struct error error;
+    assert_non_null(words);
+    for (size_t layer = 1; layer < LAYERS; layer++)
+        for (size_t head = 0; head < HEADS; head++) {
+            for (uint64_t chunk = 0; chunk < chunks; chunk++)
+                operations->download(on, words[chunk], kv_key_index_block(model->sequence, layer, head, chunk),
+                                     sizeof *words);
+            assert_ok(operations->stream_synchronize(on, &error), error);
+            for (uint64_t chunk = 0; chunk < chunks; chunk++)
+                if (words[chunk][0] != word_of(model->rows[chunk * KV_CHUNK_TOKENS], layer, head))
+                    fail_msg("layer %zu, KV head %zu, chunk %llu: another key index", layer, head,
+                             (unsigned long long)chunk);
+        }
+    free(words);
+}
+
+/* To memory that the device alone has, which copies late: no area is read to again before it went up. */
+static void a_key_index_goes_up_area_by_area(void **state) {
+    (void)state;
+    enum { SEEDS = 6 };
+    static struct model_sequence model;
+    struct random random;
+    struct scratch scratch;
+    struct error error;
+    struct stream *on;
+    struct device *device = make_device(READERS);
+    const struct device_options options = {.thread_count = READERS, .mask = cpu_default()};
+    const uint64_t seed = test_seed(20261129);
+    random_init(&random, seed);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct setting setting = {.device = device, .random = &random, .is_long = true};
+    setting_open(&setting, scratch.path, 0, KEY_INDEX);
+    save_one(&setting, &model);
+    setting_close(&setting);
+    for (uint64_t i = 0; i < SEEDS; i++) {
+        struct setting late = {.device = queued_device_create(&options, seed + i),
+                               .random = &random,
+                               .is_long = true,
+                               .device_has_memory = true};
+        setting_open(&late, scratch.path, 0, KEY_INDEX);
+        assert_ok(late.device->operations->stream_create(late.device, &on, &error), error);
+        assert_ok(open_first(&late, &model, &error), error);
+        check_key_index(&late, &model, on);
+        kv_sequence_destroy(model.sequence);
+        if (i + 1 == SEEDS) { /* [16 chunks][layer][KV head][chunk] */
+            const uint64_t damaged = ((3 * LAYERS + 2) * HEADS + 1) * 16 + 5;
+            damage(scratch_name(&scratch, "1.metadata"), damaged * KEY_INDEX);
+            assert_int_equal(open_first(&late, &model, &error), STATUS_DOCUMENT);
+            assert_non_null(strstr(error.message, "(layer 2, KV head 1, chunk 53)"));
+            kv_sequence_destroy(model.sequence);
+        }
+        setting_close(&late);
+        late.device->operations->stream_destroy(on);
+        device_destroy(late.device);
+    }
+    scratch_destroy(&scratch);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
@@ -808,6 +886,7 @@ int main(void) {
         cmocka_unit_test(residents_never_go),
         cmocka_unit_test(an_eighth_is_enough),
         cmocka_unit_test(a_key_index_is_read_by_all_threads),
+        cmocka_unit_test(a_key_index_goes_up_area_by_area),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
