@@ -969,6 +969,8 @@ enum status attention_fetch_counts(const struct attention *attention, struct str
     return attention->units != NULL ? unit_cache_counts(attention->units, stream, counts, error) : STATUS_OK;
 }
 
+uint64_t attention_unit_bytes(const struct attention *attention) { return unit_cache_bytes(attention->units); }
+
 struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention) {
     return list_buffers_counts(attention->tiered != NULL ? attention->tiered->lists : NULL);
 }

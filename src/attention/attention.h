@@ -238,6 +238,7 @@ struct rebuild_statistics attention_rebuild_statistics(const struct attention *a
  * the stream. */
 enum status attention_fetch_counts(const struct attention *attention, struct stream *stream,
                                    struct fetch_counts *counts, struct error *error) STATUS_CHECKED;
+uint64_t attention_unit_bytes(const struct attention *attention); /* of the device's memory, that its slots have */
 struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention);
 void attention_reset_statistics(struct attention *attention);
 

@@ -325,6 +325,12 @@ void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const str
     cache->device->operations->fetch(stream, &fetch);
 }
 
+uint64_t unit_cache_bytes(const struct unit_cache *cache) {
+    if (cache == NULL) return 0;
+    return cache->options.sequence_capacity * (cache->sizes.memory + cache->sizes.state) + cache->empty.bytes +
+           cache->firsts.bytes + cache->counts.bytes + cache->places.bytes;
+}
+
 uint64_t unit_cache_tokens(const struct unit_cache *cache) {
     uint32_t slots = UINT32_MAX;
     for (size_t i = 0; i < cache->options.layer_count; i++) {

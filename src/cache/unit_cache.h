@@ -33,6 +33,7 @@ enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;
 void unit_cache_destroy(struct unit_cache *cache);             /* NULL allowed */
 size_t unit_cache_whole_count(const struct unit_cache *cache); /* heads that are; NULL: 0 */
+uint64_t unit_cache_bytes(const struct unit_cache *cache);     /* of the device's memory, that it has; NULL: 0 */
 uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that each KV head has slots for */
 
 /* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are

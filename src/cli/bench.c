@@ -164,6 +164,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     counters_subtract(&rebuild_counters, &test->counted.rebuilt, &rebuilt);
     TRY(engine_fetch_counts(bench->session.engine, &test->counted.fetched, error));
     counters_subtract(&fetch_counters, &test->counted.fetched, &fetched);
+    test->counted.unit_bytes = engine_unit_bytes(bench->session.engine);
     return bench_print_row(&bench->printer, test, error);
 }
 

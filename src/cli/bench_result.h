@@ -30,6 +30,7 @@ struct bench_counts {
     struct list_buffer_counts lists; /* zeros: no head has a buffer */
     struct device_counts device;     /* and of what makes the repetitions ready */
     struct fetch_counts fetched;     /* the same, of units; zeros where the device has no slots */
+    uint64_t unit_bytes;             /* of the device's memory, that these have */
     struct kv_tier_statistics tier;  /* host_bytes at their end; zeros: all KV in RAM */
     struct rebuild_statistics rebuilt;
 };

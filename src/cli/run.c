@@ -391,7 +391,7 @@ static void tiers_json(const struct run *run, json_t *root) {
     struct kv_tier_statistics tier = engine_tier_statistics(run->session.engine);
     json_t *io = json_object();
     json_t *kv = JSON({"device_bytes_peak",
-                       json_uint(run->kv_device_bytes_peak + run->plan.unit_bytes)},
+                       json_uint(run->kv_device_bytes_peak + engine_unit_bytes(run->session.engine))},
                       {"host_bytes_peak", json_uint(run->kv_bytes_peak - run->kv_device_bytes_peak)},
                       {"disk_bytes", json_uint(tier.write_bytes)}, {"resident_layers", json_uint(tier.resident_layers)},
                       {"resident_heads", json_uint(tier.resident_heads)});

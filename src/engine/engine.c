@@ -185,6 +185,7 @@ uint64_t engine_kv_device_bytes(const struct engine *engine) {
     if (device_memory_free(engine->model->device) == UINT64_MAX) return 0;
     return kv_cache_used_device_bytes(engine->cache);
 }
+uint64_t engine_unit_bytes(const struct engine *engine) { return attention_unit_bytes(engine->attention); }
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) { return kv_cache_bytes_per_token(&engine->kv); }
 uint64_t engine_kv_row_bytes(const struct engine *engine) {
     struct kv_cache_config plain = engine->kv;

@@ -286,8 +286,10 @@ size_t engine_hard_heads(const struct engine *engine);
 const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
-/* KV and key index in the memory of a device that has its own; 0: it has none. */
+/* KV and key index in the memory of a device that has its own; 0: it has none.  Beside them are the slots into which
+ * it fetches units of 8 tokens. */
 uint64_t engine_kv_device_bytes(const struct engine *engine);
+uint64_t engine_unit_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* with the key index */
 /* Bytes of K and V of one token in one KV head of one layer; the mean, where layers differ. */
 uint64_t engine_kv_row_bytes(const struct engine *engine);

@@ -24,6 +24,7 @@ struct reading {
     struct kv_tier_statistics tiers;
     struct device_counts device;
     struct fetch_counts fetched;
+    struct service_levels levels;
     struct mass_receipt receipt;
     enum status status;
     struct error error;
@@ -95,6 +96,8 @@ static json_t *map_json(const struct reading *reading) {
     if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
     if (reading->device.launches > 0) {
         json_put_counters(object, device_counters.prefix, &device_counters, &reading->device);
+        JSON_PUT(object, {"kv_device_bytes", json_uint(reading->levels.kv_device_bytes)},
+                 {"kv_unit_bytes", json_uint(reading->levels.kv_unit_bytes)});
         json_put_counters(object, fetch_counters.prefix, &fetch_counters, &reading->fetched);
     }
     if (!reading->found) return object;
@@ -132,7 +135,9 @@ void map_route(struct server *server, struct exchange *exchange) {
         (void)error_set(&reading.error, STATUS_FULL, "other maps are being read");
     atomic_fetch_sub(&server->map_readers, 1);
     if (status == STATUS_OK) status = reading.status;
-    reading.fetched = service_get_statistics(server->model.service).fetched;
+    const struct service_statistics statistics = service_get_statistics(server->model.service);
+    reading.fetched = statistics.fetched;
+    reading.levels = statistics.levels;
     if (status == STATUS_OK)
         exchange_reply_json(exchange, 200, map_json(&reading));
     else

@@ -245,6 +245,8 @@ static void publish(struct service *service) {
         statistics->levels.resident_tokens += service->residents[i].stored.count;
     if (service->engine != NULL) {
         statistics->levels.kv_used_bytes = engine_kv_used_bytes(service->engine);
+        statistics->levels.kv_device_bytes = engine_kv_device_bytes(service->engine);
+        statistics->levels.kv_unit_bytes = engine_unit_bytes(service->engine);
         statistics->tiers = engine_tier_statistics(service->engine);
         statistics->select = attention_statistics(engine_attention(service->engine));
         statistics->device = engine_device_counts(service->engine);

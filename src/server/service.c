@@ -281,6 +281,8 @@ static const struct counter counter_rows[] = {
     ROW(LEVEL, ITEMS, levels.resident_tokens, "resident_tokens", "Their tokens."),
     ROW(LEVEL, ITEMS, levels.running_tokens, "running_tokens", "Tokens of the requests that run."),
     ROW(LEVEL, BYTES, levels.kv_used_bytes, "kv_used_bytes", "Memory of the KV cache in use."),
+    ROW(LEVEL, BYTES, levels.kv_device_bytes, "kv_device_bytes", "KV and key index in the device's own memory."),
+    ROW(LEVEL, BYTES, levels.kv_unit_bytes, "kv_unit_bytes", "The device's slots, into which units of 8 tokens come."),
 };
 #undef ROW
 const struct counter_table service_counters = COUNTER_TABLE("", struct service_statistics, counter_rows);

@@ -223,7 +223,7 @@ struct service_levels {
     uint64_t resident_tokens, running_tokens; /* whose KV these sequences have */
     bool draining;
     double prefill_rate, decode_rate; /* tokens a second of late; 0: none yet */
-    uint64_t kv_used_bytes;
+    uint64_t kv_used_bytes, kv_device_bytes, kv_unit_bytes;
 };
 
 struct service_tokens {

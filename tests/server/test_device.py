@@ -95,18 +95,20 @@ class Devices(unittest.TestCase):
         self.assertGreater(server.get("/v1/loam/map").json["device_launches"], 0)
         self.assertEqual(server.stop(), 0)
 
-    def test_slots(self):
-        """K and V in RAM: what the card's slots had and fetched, by the metrics, the map and loam run."""
-        options = ("--device", "cuda", "-t", "1", "-c", "256", "--preset", "meanstd", "--keep", "64", "--kv-device",
-                   "600K", "--set", "page=16,sinks=16,recent=16,dense=0")
+    def slots_check(self, *options):
+        """What the card's slots have, had and fetched is the same by loam run, the metrics and the map."""
+        options = ("--device", "cuda", "-t", "1", "-c", "256", "--preset", "meanstd", "--keep", "64", "--set",
+                   "page=16,sinks=16,recent=16,dense=0", *options)
         environment = {"LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": "capability=90"}
-        run = subprocess.run([LOAM, "run", *options, "--raw", "--temp", "0", "-n", "4", "-p", LONG[:260], "-q",
-                              "--json", "/dev/stderr"], capture_output=True, text=True,
+        folder = [("--kv-disk", tempfile.mkdtemp(dir=self.folder)) if "--kv-host" in options else () for _ in range(2)]
+        run = subprocess.run([LOAM, "run", *options, *folder[0], "--raw", "--temp", "0", "-n", "4", "-p", LONG[:260],
+                              "-q", "--json", "/dev/stderr"], capture_output=True, text=True,
                              env={**os.environ, **environment})
-        io = json.loads(run.stderr)["io"]
+        report = json.loads(run.stderr)
+        kv, io = report["kv"], report["io"]
         self.assertGreater(io["kv_unit_hits"], 0)
         self.assertGreater(io["kv_unit_misses"], 0)
-        server = Server(*options, "-np", "1", environment=environment)
+        server = Server(*options, *folder[1], "-np", "1", environment=environment)
         self.assertEqual(ask(server, LONG[:260]).status, 200)
         while server.count("prefilling", "decoding", "paused"):  # counted when it is idle
             time.sleep(0.01)
@@ -114,7 +116,22 @@ class Devices(unittest.TestCase):
         for name in ("hits", "misses", "direct", "absent"):
             self.assertEqual(counted[f"loam_kv_unit_{name}_total"], io["kv_unit_" + name])
             self.assertEqual(shown["kv_unit_" + name], io["kv_unit_" + name])
+        for name in ("kv_unit_bytes", "kv_device_bytes"):
+            self.assertEqual(counted["loam_" + name], shown[name])
+        self.assertGreater(min(shown["kv_unit_bytes"], shown["kv_device_bytes"]), 0)
+        self.assertEqual(shown["kv_unit_bytes"] + shown["kv_device_bytes"], kv["device_bytes_peak"])
+        self.assertEqual(counted["loam_kv_hits_total"] > 0, "--kv-host" in options)
         self.assertEqual(server.stop(), 0)
+        return kv
+
+    def test_slots(self):
+        """K and V in RAM, behind slots that fill the budget; above a disk: slots for all of a context are fewer."""
+        kv = self.slots_check("--kv-device", "600K")
+        self.assertTrue(500 << 10 < kv["device_bytes_peak"] <= 600 << 10, kv)
+        self.assertEqual(kv["disk_bytes"], 0)
+        kv = self.slots_check("--kv-device", "64M", "--kv-host", "16M")
+        self.assertTrue(500 << 10 < kv["device_bytes_peak"] < 4 << 20, kv)
+        self.assertGreater(min(kv["disk_bytes"], kv["host_bytes_peak"]), 0)
 
 
 if __name__ == "__main__":
