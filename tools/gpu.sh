@@ -344,13 +344,13 @@ part_prefill() {
 
 # Requests by turns behind two texts, a byte of which is a token: with one place each opens its document anew.
 requests_make() { # tokens of a text, requests
-  awk -v size="$1" -v count="$2" 'BEGIN {
+  awk -v size="$1" -v count="$2" -v answer=$answer 'BEGIN {
     for (n = 0; n < count; n++) {
       srand(n % 2 + 1)
       text = ""
       for (i = 0; i < size; i++) text = text sprintf("%c", 97 + int(rand() * 26))
       printf "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"%s%d\",", n, text, n
-      print "\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true}}"
+      print "\"max_tokens\":" answer ",\"temperature\":0,\"ignore_eos\":true}}"
     }
   }' >"$scratch/requests.jsonl"
 }
@@ -365,26 +365,46 @@ answers_make() { # shape, tokens, requests, arguments...: into $scratch/opened.j
 FIRST_TOKEN=50 # ms, beside the upload of what it reads
 part_documents() {
   models_wait
-  shape=1B size=32768 keep=2048 host=2G rounds=8
-  [ $small = 1 ] && shape=tiny size=400 keep=64 host=64M rounds=4
+  shape=1B size=32768 keep=2048 host=2G rounds=8 answer=9
+  [ $small = 1 ] && shape=tiny size=400 keep=64 host=64M rounds=4 answer=2
   answers_make $shape $size 2 --keep $keep --kv-host $host &&
     answers_make $shape $size $rounds --keep $keep --kv-host $host
   rc=$?
   [ $rc = 0 ] || { failed documents "$shape opened" "$(reason_of $rc "$out/documents.log")"; return; }
+  index=$(cat "$scratch/kv/1.metadata" 2>/dev/null | wc -c) # bytes of its key index, all of which goes up
+  link=$(awk -F, '$1 == "limits" && $2 == "host to device 1 MiB" && $7 ~ /^ok/ { print $4 + 0 }' "$rows")
   # The first one loads kernels, too.
-  awk -v shape=$shape -v size=$size -v rounds=$rounds -v fake="$fake" -v limit=$FIRST_TOKEN '
+  awk -v shape=$shape -v size=$size -v rounds=$rounds -v answer=$answer -v fake="$fake" -v limit=$FIRST_TOKEN \
+    -v index_bytes="$index" -v link="${link:-0}" '
     function field(name,   at) {
       at = index($0, "\"" name "\":")
       return at == 0 ? -1 : substr($0, at + length(name) + 3) + 0
     }
+    function sort(list,   i, j, t) {
+      for (i = 1; i < n; i++) for (j = i; j > 0 && list[j - 1] > list[j]; j--) {
+        t = list[j]; list[j] = list[j - 1]; list[j - 1] = t
+      }
+    }
+    function row(what, unit, value, spread, bound, said) {
+      if (fake) { value = ""; spread = "" }
+      printf "documents,%s %s,%s,%s,%s,%s,%s\n", shape, what, unit, value, spread, fake ? "" : bound, said
+    }
     field("cache_n") >= size - 1 { saved++ }
-    NR > 1 { ms[n++] = field("prompt_ms") }
+    field("predicted_n") == answer { answered++ }
+    NR > 1 { first[n] = field("prompt_ms"); step[n++] = field("predicted_ms") / (answer - 1) }
     END {
-      for (i = 1; i < n; i++) for (j = i; j > 0 && ms[j - 1] > ms[j]; j--) { t = ms[j]; ms[j] = ms[j - 1]; ms[j - 1] = t }
-      middle = ms[int(n / 2)]
-      printf "documents,%s first token of an opened document of %d tokens,ms,%s,%s,%s,%s: %d of %d requests found theirs\n",
-        shape, size, (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", (ms[n - 1] - ms[0]) / middle * 100)),
-        (fake ? "" : limit), (saved == rounds && NR == rounds ? "ok" : "FAILED"), saved, NR
+      sort(first); sort(step)
+      middle = first[int(n / 2)]; one = step[int(n / 2)]
+      row("first token of an opened document of " size " tokens", "ms", sprintf("%.1f", middle),
+        sprintf("%.1f%%", (first[n - 1] - first[0]) / middle * 100), "",
+        sprintf("%s: %d of %d requests found theirs", saved == rounds && NR == rounds ? "ok" : "FAILED", saved, NR))
+      row("step behind it", "ms", sprintf("%.2f", one), sprintf("%.1f%%", (step[n - 1] - step[0]) / one * 100), "",
+        (answered == rounds ? "ok" : "FAILED") ": " answered " of " rounds " answers of " answer " tokens")
+      upload = link > 0 ? index_bytes / link / 1e6 : 0
+      row("first token beside the upload", "ms", sprintf("%.1f", middle - upload), "", limit,
+        sprintf("%s: %.2f MiB of key index%s; %s ms of it are no step", index_bytes > 0 ? "ok" : "FAILED",
+          index_bytes / 1048576, link > 0 && !fake ? sprintf(" take %.2f ms at %.1f GB/s", upload, link) : " and no rate of the link",
+          fake ? "some" : sprintf("%.1f", middle - upload - one)))
     }' "$scratch/opened.jsonl" >>"$rows"
 }
 
