@@ -12,5 +12,7 @@ void interrupt_install_cleanup(void);
 void interrupt_install(void);
 /* The same for Ctrl-C alone: for commands that wait for the user. */
 void interrupt_install_ctrl_c(void);
+/* The first signal is answered by a line at once, for work whose next check may be a long step away. */
+void interrupt_tell(void);
 bool interrupt_requested(void);
 void interrupt_clear(void); /* the request was handled; the next Ctrl-C counts as a first one */

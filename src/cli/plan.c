@@ -32,6 +32,11 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
         if (__builtin_add_overflow(plan->budget_bytes, option_count(options, budgets[i]), &plan->budget_bytes))
             plan->budget_bytes = UINT64_MAX;
     }
+    if (option_given(options, OPTION_KV_DEVICE) && option_count(options, OPTION_KV_DEVICE) == 0 &&
+        !option_given(options, OPTION_KV_HOST))
+        return error_set(error, STATUS_USAGE,
+                         "--kv-device 0: expected a size above 0, or --kv-host SIZE beside it, where all K and V then "
+                         "lie");
     return STATUS_OK;
 }
 

@@ -499,6 +499,7 @@ enum status run_command(const struct options *options, struct error *error) {
     run->options = options;
     enum status status = open_run(run, error);
     interrupt_install(); /* until here there is nothing to finish */
+    if (!run->listener.quiet) interrupt_tell();
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
     json_answers_close(&run->json_answers);

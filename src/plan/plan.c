@@ -648,13 +648,19 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     return STATUS_OK;
 }
 
+/* What a larger budget is given by: where a device has no memory of its own, either is RAM's. */
+static const char *budget_option(const struct plan *plan) {
+    const bool is_devices = plan->device_budget_bytes > 0 && plan->device_budget_bytes == plan->budget_bytes;
+    return is_devices ? "--kv-device" : "--kv-host";
+}
+
 static enum status lacks_states(const struct plan *plan, uint64_t states, const struct kv_bound *bound,
                                 struct error *error) {
     char needed[32], budget[32];
     return error_set(error, STATUS_MEMORY,
-                     "the states of %zu sequences need %s, the budget is %s: try a larger --kv-host",
-                     plan->sequence_capacity, bytes_text(states, needed, sizeof needed),
-                     bytes_text(bound->bytes, budget, sizeof budget));
+                     "the states of %zu sequences need %s, the budget is %s: try a larger %s", plan->sequence_capacity,
+                     bytes_text(states, needed, sizeof needed), bytes_text(bound->bytes, budget, sizeof budget),
+                     budget_option(plan));
 }
 
 /* The cache hands out whole chunks. */
@@ -681,9 +687,9 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
                          plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
-                     "--kv-host%s or --kv-disk DIR",
+                     "%s%s or --kv-disk DIR",
                      (unsigned long long)tokens, bytes_text(wanted, needed, sizeof needed),
-                     bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
+                     bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting, budget_option(plan),
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
 

@@ -557,6 +557,23 @@ static void budgets_cut_the_context(void **state) {
     root = load_json();
     assert_string_equal(json_string_value(json_object_get(json_object_get(root, "plan"), "codec_k")), "q8_0");
     json_decref(root);
+    /* What is too small is named as it was given. */
+    static const struct {
+        const char *option, *size, *expected;
+        int code;
+    } small[] = {{"--kv-host", "0", "try a larger --kv-host", 5},
+                 {"--kv-host", "1K", "try a larger --kv-host", 5},
+                 {"--kv-device", "1K", "try a larger --kv-device", 5},
+                 {"--kv-device", "0", "--kv-device 0: expected a size above 0, or --kv-host SIZE beside it", 2}};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        struct process_result result =
+            LOAM("run", "-m", model_path, "-p", "x", "-n", "1", small[i].option, small[i].size);
+        assert_int_equal(result.code, small[i].code);
+        if (strstr(result.complaints, small[i].expected) == NULL)
+            fail_msg("%s %s: %s", small[i].option, small[i].size, result.complaints);
+        process_deinit(&result);
+    }
+    free(TOKENS("-m", model_path, "-p", "x", "-n", "1", "--kv-device", "0", "--kv-host", "64K"));
 }
 
 static void unwritable_output_stops_the_run(void **state) {

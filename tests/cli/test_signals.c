@@ -54,13 +54,15 @@ static void an_answer_ends_with_its_files(void **state) {
         snprintf(json, sizeof json, "%s/run.json", folder);
         snprintf(trace, sizeof trace, "%s/trace.json", folder);
         const char *arguments[] = {"run",    "-m", model_path, "-p",  "x", "--ignore-eos",
-                                   "--json", json, "--trace",  trace, NULL};
+                                   "--json", json, "--trace",  trace, i == 0 ? "-q" : NULL, NULL};
         struct process_result result = process_run(&(struct process_request){.arguments = arguments,
                                                                              .interrupt_signal = signals[i],
                                                                              .interrupt_after = "",
                                                                              .interrupt_count = 1});
         if (result.code != 130)
             fail_msg("signal %d: exit %d: %s", signals[i], result.code, result.complaints);
+        const char *told = "loam: stopping when this step is done; once more ends it at once\n";
+        assert_int_equal(strstr(result.complaints, told) != NULL, i != 0);
         json_t *root = json_load_file(json, 0, NULL), *timeline = json_load_file(trace, 0, NULL);
         assert_non_null(root);
         assert_non_null(timeline);
