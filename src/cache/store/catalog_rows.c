@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/checked.h"
 #include "cache/store/catalog_internal.h"
+#include "platform/memory.h"
 
 #define ROW_COLUMNS                                                                                  \
     "id, generation, fingerprint, model, name, layout, created, prefix, token_count, bytes, chain, " \
@@ -349,18 +351,62 @@ enum status catalog_see_last(struct catalog *catalog, uint64_t id,
     return catalog_finish(catalog, statement, code, doing, error);
 }
 
-static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint64_t document) {
-    commit->document = document;
-    commit->number = (uint64_t)sqlite3_column_int64(statement, 0);
-    commit->token_first = (uint64_t)sqlite3_column_int64(statement, 1);
-    commit->token_end = (uint64_t)sqlite3_column_int64(statement, 2);
-    const void **const blobs[] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums, &commit->tail_sums};
-    size_t *const sizes[] = {&commit->tokens_bytes, &commit->page_sums_bytes, &commit->key_index_sums_bytes,
-                             &commit->tail_sums_bytes};
-    for (int i = 0; i < 4; i++) {
-        *blobs[i] = sqlite3_column_blob(statement, i + 3);
-        *sizes[i] = *blobs[i] == NULL ? 0 : (size_t)sqlite3_column_bytes(statement, i + 3);
+/* What a commit has beside its numbers, in the order of its columns. */
+enum { COMMIT_BLOBS = 4 };
+static const char *const blob_names[COMMIT_BLOBS] = {"tokens", "page_sums", "metadata_sums", "tail_sums"};
+
+/* Megabytes, of a long document: SQLite would put them into memory of its own, fresh for each, and into it page by
+ * page of 4 KiB.  Here they go into one area of huge pages. */
+struct blob_area {
+    uint8_t *memory;
+    size_t bytes;
+};
+
+static bool area_reserve(struct blob_area *area, size_t bytes) {
+    if (bytes <= area->bytes && area->memory != NULL) return true;
+    memory_area_destroy(area->memory, area->bytes);
+    area->memory = memory_area_create(bytes);
+    area->bytes = area->memory != NULL ? bytes : 0;
+    return area->memory != NULL;
+}
+
+/* One column of a row. */
+static int read_blob(struct catalog *catalog, int64_t row, const char *column, void *memory, size_t bytes) {
+    sqlite3_blob *blob = NULL;
+    if (bytes == 0) return SQLITE_OK;
+    int code = sqlite3_blob_open(catalog->database, "main", "commits", column, row, 0, &blob);
+    if (code == SQLITE_OK)
+        code = (size_t)sqlite3_blob_bytes(blob) == bytes ? sqlite3_blob_read(blob, memory, (int)bytes, 0)
+                                                         : SQLITE_CORRUPT;
+    const int closed = sqlite3_blob_close(blob);
+    return code != SQLITE_OK ? code : closed;
+}
+
+/* Of the row that the statement is at: numbers, lengths of the blobs, checksum, row id. */
+static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct blob_area *area, uint64_t document,
+                       struct commit_row *commit) {
+    *commit = (struct commit_row){.document = document,
+                                  .number = (uint64_t)sqlite3_column_int64(statement, 0),
+                                  .token_first = (uint64_t)sqlite3_column_int64(statement, 1),
+                                  .token_end = (uint64_t)sqlite3_column_int64(statement, 2)};
+    const void **const blobs[COMMIT_BLOBS] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums,
+                                              &commit->tail_sums};
+    size_t *const sizes[COMMIT_BLOBS] = {&commit->tokens_bytes, &commit->page_sums_bytes,
+                                         &commit->key_index_sums_bytes, &commit->tail_sums_bytes};
+    size_t offsets[COMMIT_BLOBS], total = 0;
+    for (int i = 0; i < COMMIT_BLOBS; i++) {
+        *sizes[i] = (size_t)sqlite3_column_int64(statement, i + 3);
+        offsets[i] = total;
+        total += align_up(*sizes[i], 16);
     }
+    if (!area_reserve(area, max_size(total, 1))) return SQLITE_NOMEM;
+    int code = SQLITE_OK;
+    for (int i = 0; i < COMMIT_BLOBS && code == SQLITE_OK; i++) {
+        *blobs[i] = area->memory + offsets[i];
+        code = read_blob(catalog, sqlite3_column_int64(statement, 8), blob_names[i], area->memory + offsets[i],
+                         *sizes[i]);
+    }
+    return code;
 }
 
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
@@ -369,17 +415,20 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
     const char *doing = "reading a document's commits";
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog,
-                        "SELECT number, token_first, token_end, tokens, page_sums, metadata_sums, tail_sums, "
-                        "checksum FROM commits WHERE document=?1 ORDER BY number",
+                        "SELECT number, token_first, token_end, length(tokens), length(page_sums), "
+                        "length(metadata_sums), length(tail_sums), checksum, rowid FROM commits WHERE document=?1 "
+                        "ORDER BY number",
                         doing, &statement, error));
     struct checksum chain = {{0}}, computed;
     uint64_t number = 0, tokens = 0;
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
     if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
     enum status status = STATUS_OK;
+    struct blob_area area = {NULL, 0};
     while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
         struct commit_row commit;
-        read_commit(statement, &commit, row->id);
+        code = read_commit(catalog, statement, &area, row->id, &commit);
+        if (code != SQLITE_OK) break;
         computed = commit_checksum(&commit);
         number++;
         if (!column_bytes(statement, 7, commit.checksum.bytes, sizeof commit.checksum) ||
@@ -392,6 +441,7 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
         checksum_chain(&chain, &commit.checksum);
         status = see(context, &commit, error);
     }
+    memory_area_destroy(area.memory, area.bytes);
     if (status != STATUS_OK) {
         sqlite3_finalize(statement);
         return status;
