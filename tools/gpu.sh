@@ -253,6 +253,11 @@ bench_row() {
         fetched = fetched sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
         right = right && units > 0 && field("kv_unit_hits") > 0
       }
+      if (units != "" && method == " leoam") { # above a disk, in 4 bits
+        fetched = fetched sprintf("; chunks in 4 bits: %d hits %d misses %d read in RAM", field("kv_unit_q4_hits"),
+          field("kv_unit_q4_misses"), field("kv_unit_q4_direct"))
+        right = right && field("kv_unit_q4_hits") > 0
+      }
       if (field("preset") == "clo") {
         fetched = fetched sprintf("; %d of %d lists kept", field("hits"), field("hits") + field("misses"))
         right = right && field("hits") > 0 && field("misses") > 0

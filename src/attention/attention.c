@@ -28,7 +28,9 @@
 #include "base/assert.h"
 #include "base/layout.h"
 #include "cache/kv_watch.h"
+#include "cache/page_fractions.h"
 #include "cache/unit_cache.h"
+#include "kernels/codec/codec.h"
 #include "platform/clock.h"
 
 enum { PART_ROWS_MIN = 8, PART_ROWS_MAX = 64 }; /* all KV in memory */
@@ -242,6 +244,22 @@ const double *attention_reuse_thresholds(const struct attention *attention) {
     return attention->reuse != NULL ? reuse_thresholds(attention->reuse) : NULL;
 }
 
+/* What slots of a layer hold. */
+static struct unit_cache_layer unit_layer_of(const struct attention *attention, size_t index) {
+    const struct attention_options *options = &attention->options;
+    const struct kv_cache_config *far = kv_cache_get_config(options->far);
+    const size_t heads = kv_layer_heads(options->groups, options->kv_head_count, index);
+    struct unit_cache_layer layer = {.kv_head_count = heads};
+    if (heads == 0 || !select_layer_chooses(attention->select, index)) return layer;
+    const struct kv_layout *layout = kv_cache_layer_layout(options->far, index);
+    layer.block_bytes = layout->block_bytes;
+    if (!far->quantized_pages) return layer;
+    layer.q4_bytes = kv_q4_chunk_bytes(layout);
+    layer.q4_of_16 = far->mixes_pages ? options->q4_of_16 : PAGE_FRACTION_WHOLE;
+    layer.first_is_rows = far->mixes_pages;
+    return layer;
+}
+
 enum status attention_create_units(struct attention *attention, const uint32_t *whole, size_t whole_count,
                                    struct error *error) {
     const struct attention_options *options = &attention->options;
@@ -256,11 +274,7 @@ enum status attention_create_units(struct attention *attention, const uint32_t *
         free(layers);
         return error_set(error, STATUS_MEMORY, "attention: out of memory");
     }
-    for (size_t i = 0; i < options->layer_count; i++) {
-        layers[i].kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, i);
-        if (select_layer_chooses(select, i))
-            layers[i].block_bytes = kv_cache_layer_layout(options->far, i)->block_bytes;
-    }
+    for (size_t i = 0; i < options->layer_count; i++) layers[i] = unit_layer_of(attention, i);
     const struct unit_cache_options of_units = {
         .layers = layers,
         .layer_count = options->layer_count,
@@ -432,6 +446,15 @@ enum status attention_open_step(struct attention *attention, const struct attent
     return STATUS_OK;
 }
 
+/* What slots rely on (kv_sequence_keeps_forms), of all layers that have some. */
+static bool keep_forms(const struct attention *attention, const struct attention_step *step) {
+    bool keep = true;
+    for (size_t layer = 0; layer < attention->options.layer_count; layer++)
+        for (size_t i = 0; i < step->row_count && unit_layer_of(attention, layer).block_bytes > 0; i++)
+            keep = keep && kv_sequence_keeps_forms(step->sequences[i], layer, step->items[i].position_first);
+    return keep;
+}
+
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
                                    bool *fits, struct error *error) {
@@ -463,6 +486,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     if (attention->units != NULL) {
         for (size_t i = 0; i < step->row_count; i++)
             attention->generations[i] = kv_sequence_generation(step->sequences[i]);
+        ASSERT(keep_forms(attention, step));
         unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
     }
     if (attention->turns != NULL)
@@ -741,8 +765,11 @@ static enum status observe(struct attention *attention, struct stream *stream, c
 static bool show_units(struct attention *attention, const struct attention_layer *layer, struct unit_lists *lists) {
     struct choice *choice = &attention->choice;
     if (attention->units == NULL || choice->chosen_count == 0) return false;
-    for (size_t i = 0; i < choice->chosen_count; i++)
-        attention->generations[i] = kv_sequence_generation(layer->sequences[choice->chosen_items[i]]);
+    for (size_t i = 0; i < choice->chosen_count; i++) {
+        const struct kv_sequence *sequence = layer->sequences[choice->chosen_items[i]];
+        ASSERT(is_captured(attention) || kv_sequence_keeps_forms(sequence, layer->index, choice->chosen[i].position));
+        attention->generations[i] = kv_sequence_generation(sequence);
+    }
     *lists = (struct unit_lists){.layer_index = layer->index,
                                  .item_count = choice->chosen_count,
                                  .items = choice->chosen,
@@ -965,7 +992,7 @@ struct rebuild_statistics attention_rebuild_statistics(const struct attention *a
 
 enum status attention_fetch_counts(const struct attention *attention, struct stream *stream,
                                    struct fetch_counts *counts, struct error *error) {
-    *counts = (struct fetch_counts){0, 0, 0, 0};
+    *counts = (struct fetch_counts){.hits = 0};
     return attention->units != NULL ? unit_cache_counts(attention->units, stream, counts, error) : STATUS_OK;
 }
 

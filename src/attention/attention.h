@@ -43,8 +43,9 @@ struct attention_options {
     struct rebuild_options rebuild;
     size_t list_layer_first; /* lists of layers before it stay where they are */
     /* KV in the host's memory, or above a disk: of the device's, for slots of units (cache/unit_cache.h); 0: units are
-     * read where they lie. */
+     * read where they lie.  q4_of_16: where some of the pages are in 4 bits, how many of 16, as far as it is known. */
     uint64_t unit_bytes;
+    uint8_t q4_of_16;
     const struct kv_cache *far; /* borrowed; with unit_bytes: whose units they are */
     struct kv_cache *cache;     /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;        /* borrowed; shows choices and waits; NULL: none */

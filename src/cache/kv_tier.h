@@ -155,6 +155,9 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
  * to write to they stay in RAM.  Without slots to quantize them into (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) STATUS_CHECKED;
+/* Chunks that are complete in front of a row have the form that they keep, on which slots of a device rely.  True in
+ * other caches. */
+bool kv_sequence_keeps_forms(const struct kv_sequence *sequence, size_t layer_index, uint64_t position);
 
 /* How documents have the chunks of such a cache, but for the names of codecs and of the key index. */
 struct store_layout kv_tier_store_layout(const struct kv_cache_config *config);

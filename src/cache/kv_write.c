@@ -182,6 +182,11 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
     return STATUS_OK;
 }
 
+bool kv_sequence_keeps_forms(const struct kv_sequence *sequence, size_t layer_index, uint64_t position) {
+    const size_t source = kv_sequence_source_layer(sequence, layer_index);
+    return !kv_has_quantized(sequence) || sequence->pages->quantized_end[source] >= position / KV_CHUNK_TOKENS;
+}
+
 /* ---- what no window sees ---- */
 
 static void drop_chunk(struct kv_sequence *sequence, size_t layer, uint64_t chunk) {

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/layout.h"
+#include "cache/page_fractions.h"
 #include "cache/slab.h"
 
 /* Of a generation of some sequence. */
@@ -13,13 +14,23 @@ struct unit_owner {
     uint64_t used;       /* when, of cache->clock */
 };
 
-struct unit_layer {
-    struct unit_cache_layer of;
-    size_t lane;          /* its first */
+/* Slots hold units of rows, or chunks in 4 bits. */
+enum slot_kind { SLOT_UNITS, SLOT_CHUNKS, SLOT_KINDS };
+
+/* A layer's slots of a kind. */
+struct unit_part {
+    size_t slot_bytes;    /* 0: it has none */
+    size_t stride;        /* of a table */
     size_t memory, state; /* where they begin in a sequence's */
     /* Where the parts of its state begin, of all KV heads; tables at 0.  Tables and owners, which an empty one has of
      * ones, come first. */
     size_t owners, stamps, hands, used, state_bytes;
+};
+
+struct unit_layer {
+    struct unit_cache_layer of;
+    size_t lane; /* its first */
+    struct unit_part parts[SLOT_KINDS];
 };
 
 /* Of all layers. */
@@ -34,15 +45,15 @@ struct unit_cache {
     struct unit_cache_options options; /* without what it borrows */
     struct unit_layer *of_layer;       /* owned, [layer_count] */
     struct unit_sizes sizes;
-    size_t unit_stride, place_stride, whole_count;
+    size_t place_stride, whole_count;
     struct slab memory, states; /* [sequence_capacity] */
     struct buffer empty;        /* ones, then zeros: around where they meet lies any layer's empty state */
-    struct buffer firsts;       /* of unit_slots, one layer's behind another's */
+    struct buffer firsts;       /* of unit_slots, [kind], one layer's behind another's */
     struct buffer counts;       /* struct fetch_counts [lane] */
     struct buffer places;       /* uint64_t [sequence_capacity][kv head][place_stride] */
     struct unit_owner *owners;  /* owned, [sequence_capacity] */
     bool *is_empty;             /* owned, [sequence_capacity][layer_count]: to be emptied before it is used */
-    struct unit_slots *shown;   /* owned, [sequence_capacity] */
+    struct unit_slots *shown;   /* owned, [kind][sequence_capacity] */
     uint32_t *firsts_here;      /* owned; what firsts has from is_ready on */
     bool is_ready;              /* empty and firsts are written */
     uint64_t clock;
@@ -65,39 +76,71 @@ static size_t lanes_of(const struct unit_cache_options *options) {
     return count;
 }
 
+/* Slots of a head, by kind. */
+struct slot_counts {
+    uint32_t of[SLOT_KINDS];
+};
+
+/* For as many tokens as so many units have, `all` being the context: by the fraction that is in 4 bits.  Of a whole
+ * context a head has up to a chunk more of either form than that. */
+static struct slot_counts slots_for(const struct unit_cache_layer *layer, size_t units, size_t all) {
+    if (layer->q4_bytes == 0) return (struct slot_counts){{(uint32_t)units, 0}};
+    const size_t whole = PAGE_FRACTION_WHOLE, first = layer->first_is_rows ? min_size(units, KV_CHUNK_BLOCKS) : 0,
+                 q4 = (units - first) * layer->q4_of_16, rows = (units - first) * (whole - layer->q4_of_16),
+                 beside = units == all && rows > 0 && q4 > 0 ? 1 : 0, each = whole * KV_CHUNK_BLOCKS;
+    return (struct slot_counts){{(uint32_t)min_size(first + (rows + whole - 1) / whole + beside * KV_CHUNK_BLOCKS, all),
+                                 (uint32_t)min_size((q4 + each - 1) / each + beside, all / KV_CHUNK_BLOCKS)}};
+}
+
 /* Each as many, but for those that are to be whole: the first so many are, the others have more, up to half as many
  * again, once each head has its list (decision 0078). */
-static void fill_slots(const struct unit_cache_options *options, size_t whole_count, size_t each, uint32_t *slots) {
+static void fill_slots(const struct unit_cache_options *options, size_t whole_count, size_t each,
+                       struct slot_counts *slots) {
     const size_t all = unit_stride_of(options), list = options->list_units,
                  more = each > list ? min_size(each / 2, 2 * (each - list)) : 0;
-    for (size_t i = lanes_of(options); i-- > 0;) slots[i] = (uint32_t)each;
+    const struct unit_cache_layer *layer = options->layers;
+    for (size_t lane = 0; lane < lanes_of(options); lane++) slots[lane].of[SLOT_UNITS] = (uint32_t)each;
     for (size_t i = 0; i < options->whole_count; i++)
-        slots[options->whole[i]] = (uint32_t)(i < whole_count ? all : min_size(each + more, all));
+        slots[options->whole[i]].of[SLOT_UNITS] = (uint32_t)(i < whole_count ? all : min_size(each + more, all));
+    for (size_t lane = 0; layer < options->layers + options->layer_count; layer++)
+        for (size_t head = 0; head < layer->kv_head_count; head++, lane++)
+            slots[lane] = slots_for(layer, slots[lane].of[SLOT_UNITS], all);
+}
+
+/* The slots of a kind of a layer's heads, from `slots` on. */
+static void place_part(struct unit_part *part, const struct slot_counts *slots, size_t heads, enum slot_kind kind,
+                       struct layout *memory, struct layout *states) {
+    struct layout state = {0};
+    size_t count = 0;
+    for (size_t head = 0; head < heads; head++) count += slots[head].of[kind];
+    (void)layout_offset(&state, heads * part->stride, sizeof(int32_t)); /* tables */
+    part->owners = layout_offset(&state, count, sizeof(uint32_t));
+    part->stamps = layout_offset(&state, count, sizeof(uint32_t));
+    part->hands = layout_offset(&state, heads, sizeof(uint32_t));
+    part->used = layout_offset(&state, count, 1);
+    part->state_bytes = state.used;
+    part->memory = layout_offset(memory, count, part->slot_bytes);
+    part->state = layout_offset(states, part->state_bytes, 1);
 }
 
 /* Where everything lies.  layers: [layer_count], or NULL: it is counted. */
-static struct unit_sizes place_layers(const struct unit_cache_options *options, const uint32_t *slots,
+static struct unit_sizes place_layers(const struct unit_cache_options *options, const struct slot_counts *slots,
                                       struct unit_layer *layers) {
     struct unit_sizes sizes = {0};
     struct layout memory = {0}, states = {0};
     for (size_t i = 0; i < options->layer_count; i++) {
         struct unit_layer layer = {.of = options->layers[i], .lane = sizes.lane_count};
-        const size_t heads = layer.of.kv_head_count;
-        struct layout state = {0};
-        size_t count = 0;
+        const size_t heads = layer.of.kv_head_count, stride = unit_stride_of(options);
+        layer.parts[SLOT_UNITS] = (struct unit_part){.slot_bytes = layer.of.block_bytes, .stride = stride};
+        layer.parts[SLOT_CHUNKS] =
+            (struct unit_part){.slot_bytes = layer.of.q4_bytes, .stride = stride / KV_CHUNK_BLOCKS};
         sizes.lane_count += heads;
-        for (size_t head = 0; head < heads; head++) count += slots[layer.lane + head];
-        if (layer.of.block_bytes > 0) {
-            (void)layout_offset(&state, heads * unit_stride_of(options), sizeof(int32_t)); /* tables */
-            layer.owners = layout_offset(&state, count, sizeof(uint32_t));
-            layer.stamps = layout_offset(&state, count, sizeof(uint32_t));
-            layer.hands = layout_offset(&state, heads, sizeof(uint32_t));
-            layer.used = layout_offset(&state, count, 1);
-            layer.state_bytes = state.used;
-            layer.memory = layout_offset(&memory, count, layer.of.block_bytes);
-            layer.state = layout_offset(&states, layer.state_bytes, 1);
-            sizes.ones = max_size(sizes.ones, layer.stamps);
-            sizes.zeros = max_size(sizes.zeros, layer.state_bytes - layer.stamps);
+        for (size_t kind = 0; kind < SLOT_KINDS; kind++) {
+            struct unit_part *part = &layer.parts[kind];
+            if (part->slot_bytes == 0) continue;
+            place_part(part, slots + layer.lane, heads, kind, &memory, &states);
+            sizes.ones = max_size(sizes.ones, part->stamps);
+            sizes.zeros = max_size(sizes.zeros, part->state_bytes - part->stamps);
             sizes.kv_head_count = max_size(sizes.kv_head_count, heads);
         }
         if (layers != NULL) layers[i] = layer;
@@ -108,7 +151,7 @@ static struct unit_sizes place_layers(const struct unit_cache_options *options, 
 }
 
 static uint64_t firsts_bytes(const struct unit_cache_options *options, const struct unit_sizes *sizes) {
-    return (sizes->lane_count + options->layer_count) * sizeof(uint32_t);
+    return SLOT_KINDS * (sizes->lane_count + options->layer_count) * sizeof(uint32_t);
 }
 static uint64_t count_bytes(const struct unit_sizes *sizes) { return sizes->lane_count * sizeof(struct fetch_counts); }
 static uint64_t place_bytes(const struct unit_cache_options *options, const struct unit_sizes *sizes) {
@@ -116,7 +159,7 @@ static uint64_t place_bytes(const struct unit_cache_options *options, const stru
            sizeof(uint64_t);
 }
 
-static bool fits(const struct unit_cache_options *options, size_t whole_count, size_t each, uint32_t *slots) {
+static bool fits(const struct unit_cache_options *options, size_t whole_count, size_t each, struct slot_counts *slots) {
     fill_slots(options, whole_count, each, slots);
     const struct unit_sizes sizes = place_layers(options, slots, NULL);
     return sizes.kv_head_count > 0 && options->sequence_capacity * (sizes.memory + sizes.state) + sizes.ones +
@@ -130,7 +173,7 @@ enum { LISTS_BESIDE_WHOLE = 3 };
 
 /* slots: out, [lane].  Heads are whole as far as the others keep theirs (CLO, 3.3: what the buffers of lists leave free
  * is for persistent heads); what is left is shared.  false: not one each. */
-static bool divide(const struct unit_cache_options *options, uint32_t *slots, size_t *whole_count) {
+static bool divide(const struct unit_cache_options *options, struct slot_counts *slots, size_t *whole_count) {
     const size_t most = unit_stride_of(options);
     size_t whole = options->whole_count, low = 0;
     while (whole > 0 && !fits(options, whole, min_size(LISTS_BESIDE_WHOLE * options->list_units, most), slots)) whole--;
@@ -148,25 +191,31 @@ static bool divide(const struct unit_cache_options *options, uint32_t *slots, si
 
 /* ---- life ---- */
 
-static void fill_firsts(struct unit_cache *cache, const uint32_t *slots) {
-    for (size_t i = 0; i < cache->options.layer_count; i++) {
-        const struct unit_layer *layer = &cache->of_layer[i];
-        uint32_t *firsts = cache->firsts_here + layer->lane + i;
-        for (size_t head = 0; head < layer->of.kv_head_count; head++)
-            firsts[head + 1] = firsts[head] + slots[layer->lane + head];
-    }
+/* Where a layer's firsts begin. */
+static size_t firsts_at(const struct unit_cache *cache, size_t index, enum slot_kind kind) {
+    return kind * (cache->sizes.lane_count + cache->options.layer_count) + cache->of_layer[index].lane + index;
+}
+
+static void fill_firsts(struct unit_cache *cache, const struct slot_counts *slots) {
+    for (size_t i = 0; i < cache->options.layer_count; i++)
+        for (size_t kind = 0; kind < SLOT_KINDS; kind++) {
+            const struct unit_layer *layer = &cache->of_layer[i];
+            uint32_t *firsts = cache->firsts_here + firsts_at(cache, i, kind);
+            for (size_t head = 0; head < layer->of.kv_head_count; head++)
+                firsts[head + 1] = firsts[head] + slots[layer->lane + head].of[kind];
+        }
 }
 
 static enum status memory_create(struct unit_cache *cache, const struct unit_cache_options *options,
-                                 const uint32_t *slots, struct error *error) {
+                                 const struct slot_counts *slots, struct error *error) {
     const struct device_operations *operations = cache->device->operations;
     const size_t places = options->sequence_capacity;
     struct device *device = cache->device;
     cache->of_layer = calloc(options->layer_count, sizeof *cache->of_layer);
     cache->owners = calloc(places, sizeof *cache->owners);
     cache->is_empty = calloc(places * options->layer_count, sizeof *cache->is_empty);
-    cache->shown = calloc(places, sizeof *cache->shown);
-    cache->firsts_here = calloc(lanes_of(options) + options->layer_count, sizeof *cache->firsts_here);
+    cache->shown = calloc(SLOT_KINDS * places, sizeof *cache->shown);
+    cache->firsts_here = calloc(SLOT_KINDS * (lanes_of(options) + options->layer_count), sizeof *cache->firsts_here);
     if (cache->of_layer == NULL || cache->owners == NULL || cache->is_empty == NULL || cache->shown == NULL ||
         cache->firsts_here == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for slots of %zu sequences", places);
@@ -184,7 +233,7 @@ enum status unit_cache_create(struct unit_cache **result, struct device *device,
                               const struct unit_cache_options *options, struct error *error) {
     *result = NULL;
     struct unit_cache *cache = calloc(1, sizeof *cache);
-    uint32_t *slots = calloc(lanes_of(options) + 1, sizeof *slots);
+    struct slot_counts *slots = calloc(lanes_of(options) + 1, sizeof *slots);
     if (cache == NULL || slots == NULL) {
         free(cache);
         free(slots);
@@ -192,7 +241,6 @@ enum status unit_cache_create(struct unit_cache **result, struct device *device,
     }
     *cache = (struct unit_cache){.device = device,
                                  .options = *options,
-                                 .unit_stride = unit_stride_of(options),
                                  .place_stride = unit_cache_place_stride(options->context_size),
                                  .memory = {.device = device},
                                  .states = {.device = device}};
@@ -259,24 +307,32 @@ static void make_ready(struct unit_cache *cache, struct stream *stream) {
     cache->is_ready = true;
 }
 
-static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t index, uint64_t generation) {
+static struct unit_slots slots_at(const struct unit_cache *cache, size_t index, enum slot_kind kind, size_t place) {
+    const struct unit_part *part = &cache->of_layer[index].parts[kind];
+    const struct span state = span_behind(slab_slot(&cache->states, place), part->state);
+    return (struct unit_slots){.unit_stride = part->stride,
+                               .firsts = span_of(&cache->firsts, firsts_at(cache, index, kind) * sizeof(uint32_t)),
+                               .tables = state,
+                               .owners = span_behind(state, part->owners),
+                               .stamps = span_behind(state, part->stamps),
+                               .used = span_behind(state, part->used),
+                               .hands = span_behind(state, part->hands),
+                               .memory = span_behind(slab_slot(&cache->memory, place), part->memory)};
+}
+
+/* The place whose slots of the layer are the generation's, and ready. */
+static size_t show(struct unit_cache *cache, struct stream *stream, size_t index, uint64_t generation) {
     const size_t place = place_of(cache, generation);
-    const struct unit_layer *layer = &cache->of_layer[index];
-    const struct span state = span_behind(slab_slot(&cache->states, place), layer->state);
     bool *is_empty = &cache->is_empty[place * cache->options.layer_count + index];
     make_ready(cache, stream);
-    if (*is_empty)
-        cache->device->operations->copy(stream, state, span_of(&cache->empty, cache->sizes.ones - layer->stamps),
-                                        layer->state_bytes);
+    for (size_t kind = 0; kind < SLOT_KINDS && *is_empty; kind++) {
+        const struct unit_part *part = &cache->of_layer[index].parts[kind];
+        if (part->slot_bytes == 0) continue;
+        cache->device->operations->copy(stream, slots_at(cache, index, kind, place).tables,
+                                        span_of(&cache->empty, cache->sizes.ones - part->stamps), part->state_bytes);
+    }
     *is_empty = false;
-    return (struct unit_slots){.unit_stride = cache->unit_stride,
-                               .firsts = span_of(&cache->firsts, (layer->lane + index) * sizeof(uint32_t)),
-                               .tables = state,
-                               .owners = span_behind(state, layer->owners),
-                               .stamps = span_behind(state, layer->stamps),
-                               .used = span_behind(state, layer->used),
-                               .hands = span_behind(state, layer->hands),
-                               .memory = span_behind(slab_slot(&cache->memory, place), layer->memory)};
+    return place;
 }
 
 void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations, size_t count,
@@ -300,14 +356,18 @@ static struct unit_slots slots_behind(struct unit_slots slots, size_t head_first
 
 void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const struct unit_lists *lists) {
     const struct unit_layer *layer = &cache->of_layer[lists->layer_index];
-    const size_t first = lists->head_first;
+    const size_t first = lists->head_first, capacity = cache->options.sequence_capacity;
+    struct unit_slots *q4_slots = cache->shown + capacity;
     ASSERT(lists->layer_index < cache->options.layer_count && layer->of.block_bytes > 0 &&
            first + lists->head_count <= layer->of.kv_head_count &&
            lists->item_first + lists->item_count <= cache->options.sequence_capacity);
     /* Else places would not be as said. */
     ASSERT(lists->head_count == layer->of.kv_head_count || lists->item_count == 1);
-    for (size_t i = 0; i < lists->item_count; i++)
-        cache->shown[i] = slots_behind(show(cache, stream, lists->layer_index, lists->generations[i]), first);
+    for (size_t i = 0; i < lists->item_count; i++) {
+        const size_t place = show(cache, stream, lists->layer_index, lists->generations[i]);
+        for (size_t kind = 0; kind < SLOT_KINDS; kind++)
+            cache->shown[kind * capacity + i] = slots_behind(slots_at(cache, lists->layer_index, kind, place), first);
+    }
     struct rows_item part = lists->items[0];
     part.view = kv_view_heads(&part.view, first);
     part.lists += first;
@@ -317,6 +377,7 @@ void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const str
         .item_count = lists->item_count,
         .kv_head_count = lists->head_count,
         .slots = cache->shown,
+        .q4_slots = layer->of.q4_bytes > 0 ? q4_slots : NULL,
         .counts = span_of(&cache->counts, (layer->lane + first) * sizeof(struct fetch_counts)),
         .places = span_of(&cache->places, places * cache->place_stride * sizeof(uint64_t)),
         .place_stride = cache->place_stride,
@@ -335,7 +396,7 @@ uint64_t unit_cache_tokens(const struct unit_cache *cache) {
     uint32_t slots = UINT32_MAX;
     for (size_t i = 0; i < cache->options.layer_count; i++) {
         const struct unit_layer *layer = &cache->of_layer[i];
-        const uint32_t *firsts = cache->firsts_here + layer->lane + i;
+        const uint32_t *firsts = cache->firsts_here + firsts_at(cache, i, SLOT_UNITS);
         for (size_t head = 0; head < layer->of.kv_head_count && layer->of.block_bytes > 0; head++)
             if (firsts[head + 1] - firsts[head] < slots) slots = firsts[head + 1] - firsts[head];
     }
@@ -352,7 +413,7 @@ struct span unit_cache_places(const struct unit_cache *cache, size_t *stride) {
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *sum,
                               struct error *error) {
     const size_t lanes = cache->sizes.lane_count;
-    *sum = (struct fetch_counts){0, 0, 0, 0};
+    *sum = (struct fetch_counts){.hits = 0};
     struct fetch_counts *counts = calloc(lanes, sizeof *counts);
     if (counts == NULL) return error_set(error, STATUS_MEMORY, "no memory for counts of slots");
     const enum status status =
@@ -362,6 +423,9 @@ enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, s
         sum->misses += counts[i].misses;
         sum->direct += counts[i].direct;
         sum->absent += counts[i].absent;
+        sum->q4_hits += counts[i].q4_hits;
+        sum->q4_misses += counts[i].q4_misses;
+        sum->q4_direct += counts[i].q4_direct;
     }
     free(counts);
     return status;

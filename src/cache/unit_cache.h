@@ -1,7 +1,8 @@
 /* unit_cache: slots of the device's memory above KV that lies in the host's, all of it or what a step lists.  They
  * hold units of 8 tokens (device.h, unit_slots).  Each KV head of a layer that chooses has its own, for each sequence:
  * one that is whole has as many as there are units, so that it reads each unit once; all others have the same number,
- * but for those that were to be whole and are not, which have more, up to half as many again.
+ * but for those that were to be whole and are not, which have more, up to half as many again.  Where a fraction of a
+ * layer's chunks is in 4 bits, slots for that fraction of a head's tokens hold a chunk each (decision 0124).
  *
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
@@ -16,6 +17,9 @@ struct unit_cache;
 struct unit_cache_layer {
     size_t kv_head_count;
     size_t block_bytes; /* of a unit; 0: the layer has no slots */
+    size_t q4_bytes;    /* of a chunk in 4 bits; 0: it has none, and the rest has no meaning */
+    unsigned q4_of_16;  /* the fraction that is expected, but for the first chunk if that stays rows */
+    bool first_is_rows;
 };
 struct unit_cache_options {
     const struct unit_cache_layer *layers; /* [layer_count], borrowed until it is made */
@@ -34,7 +38,7 @@ enum status unit_cache_create(struct unit_cache **cache, struct device *device,
 void unit_cache_destroy(struct unit_cache *cache);             /* NULL allowed */
 size_t unit_cache_whole_count(const struct unit_cache *cache); /* heads that are; NULL: 0 */
 uint64_t unit_cache_bytes(const struct unit_cache *cache);     /* of the device's memory, that it has; NULL: 0 */
-uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that each KV head has slots for */
+uint64_t unit_cache_tokens(const struct unit_cache *cache); /* of a sequence, that each KV head has slots for as rows */
 
 /* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are
  * empty. places: out, [count], or NULL: which of the sequence_capacity ones each has, as long as no other sequence

@@ -261,7 +261,7 @@ static void add_test(json_t *row, const struct bench_model *model, const struct 
              {"samples_ts", rates_json(test)});
 }
 
-/* Of K and V in RAM, behind the device's slots: units of 8 tokens, sums over all repetitions. */
+/* Of K and V in RAM, behind the device's slots: units of 8 tokens, and chunks in 4 bits; sums over all repetitions. */
 static void add_fetched(json_t *row, const struct bench_test *test) {
     if (!test->plan->rows_in_host && test->plan->unit_bytes == 0) return;
     json_put_uint(row, "kv_unit_bytes", test->counted.unit_bytes);

@@ -483,8 +483,8 @@ struct rows_item {
 };
 
 /* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks
- * are in the host's. Each KV head has its own, of which there may be more than of another's. Empty: tables and owners
- * are ones, the rest zeros. */
+ * are in the host's. Each KV head has its own, of which there may be more than of another's, or none. Empty: tables and
+ * owners are ones, the rest zeros.  Of chunks in 4 bits, whose ranges of K are the chunk's, a unit is the chunk. */
 struct unit_slots {
     size_t unit_stride;       /* units that the sequence may have */
     struct span firsts;       /* uint32_t [kv_head_count + 1]: a head's first slot; its last is before the next one's */
@@ -492,24 +492,28 @@ struct unit_slots {
     struct span owners;       /* uint32_t [slots]: a slot's unit, or UINT32_MAX */
     struct span stamps, used; /* of CLOCK: uint32_t and uint8_t [slots], */
     struct span hands;        /* and uint32_t [kv_head_count] */
-    struct span memory;       /* [slots][kv_layout.block_bytes] */
+    struct span memory;       /* [slots][kv_layout.block_bytes], or [slots][kv_q4_chunk_bytes] */
 };
 
-struct fetch_counts { /* units; absent: of chunks that are nowhere */
+struct fetch_counts { /* units; absent: of chunks that are nowhere.  q4: chunks in 4 bits, each once a list */
     uint64_t hits, misses, direct, absent;
+    uint64_t q4_hits, q4_misses, q4_direct;
 };
 extern const struct counter_table fetch_counters;
 
 /* Brings what lists name into slots, and tells attend_rows where each unit of them lies. One that is in a slot is a
  * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
  * that are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The
- * rows are the only ones of their sequences. Lists are whole units, but for the last. What a slot has is never the
- * only copy, but its chunk may be nowhere as long as it is there; slots are emptied when their sequence is cut back. */
+ * rows are the only ones of their sequences. Lists are whole units, but for the last, and ascend. What a slot has is
+ * never the only copy, but its chunk may be nowhere as long as it is there; slots are emptied when their sequence is
+ * cut back.  A chunk that is there in 4 bits is brought whole, into a slot of q4_slots.  One that is complete keeps its
+ * form: where it is kept in 4 bits it has been in no slot as rows. */
 struct fetch_operation {
     const struct rows_item *items;
     size_t item_count, kv_head_count;
-    const struct unit_slots *slots; /* [item_count], host memory */
-    struct span counts;             /* struct fetch_counts [kv_head_count], added to */
+    const struct unit_slots *slots;    /* [item_count], host memory */
+    const struct unit_slots *q4_slots; /* the same for chunks in 4 bits; NULL: no view has any */
+    struct span counts;                /* struct fetch_counts [kv_head_count], added to */
     struct span places;  /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
     size_t place_stride; /* at least the units of the longest list */
     /* MEMORY_SHARED, uint8_t [item_count][kv_head_count][place_stride], or none.  Out, in place of all the above: 1 for

@@ -112,14 +112,14 @@ static void copy_labels(struct adding *adding, struct compare_labels_operation *
     COPY(labels->thresholds, labels->kv_head_count);
 }
 
-static void copy_slots(struct adding *adding, struct fetch_operation *fetch) {
-    struct unit_slots *own = copy_of(adding, fetch->slots, fetch->item_count * sizeof *own);
-    for (size_t i = 0; own != NULL && i < fetch->item_count; i++) {
+static struct unit_slots *copy_slots(struct adding *adding, const struct unit_slots *slots, size_t count) {
+    struct unit_slots *own = copy_of(adding, slots, count * sizeof *own);
+    for (size_t i = 0; own != NULL && i < count; i++) {
         struct span *const spans[] = {&own[i].firsts, &own[i].tables, &own[i].owners, &own[i].stamps,
                                       &own[i].used,   &own[i].hands,  &own[i].memory};
         for (size_t n = 0; n < sizeof spans / sizeof spans[0]; n++) copy_span(adding, spans[n]);
     }
-    fetch->slots = own;
+    return own;
 }
 
 static void copy_rows(struct adding *adding, struct attend_rows_operation *rows) {
@@ -204,7 +204,9 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(COMPARE_LABELS, compare_labels, copy_labels(adding, own); SPAN(q); SPAN(told); SPAN(counts); SPAN(at.step);
              SPAN(at.limits))
         CASE(FETCH, fetch, copy_rows_items(adding, &own->items, own->item_count, own->kv_head_count);
-             copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(missing); SPAN(at.step); SPAN(at.limits))
+             own->slots = copy_slots(adding, own->slots, own->item_count);
+             own->q4_slots = copy_slots(adding, own->q4_slots, own->item_count); SPAN(counts); SPAN(places);
+             SPAN(missing); SPAN(at.step); SPAN(at.limits))
         CASE(ATTEND_ROWS, attend_rows, copy_rows(adding, own); SPAN(at.step); SPAN(at.limits))
     }
 }

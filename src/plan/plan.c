@@ -264,7 +264,9 @@ static enum status least_attention(const struct plan *plan, const struct model_c
                                             .context_size = plan_context_size(plan, config),
                                             .turns = plan->device_bytes != 0 && plan->disk_directory != NULL,
                                             .prefetches = plan->prefetches,
-                                            .unit_bytes = plan->unit_bytes};
+                                            .unit_bytes = plan->unit_bytes,
+                                            .q4_of_16 = plan->fixes_fractions ? plan->quantized_of_16
+                                                                              : PAGE_FRACTION_WHOLE / 2};
     attention->list_layer_first = layer_behind(config, max_size(plan->resident_layers, plan->select.dense_layers));
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
@@ -788,13 +790,13 @@ static void take_rows(struct plan *plan, const struct model_config *config) {
         plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
 }
 
-/* K and V on disk: what the device's memory has beside the key index is slots, for rows that are chosen.  Chunks in 4
- * bits, and rows that are computed again, are attended to where they lie. */
+/* K and V on disk: what the device's memory has beside the key index is slots, for rows that are chosen and chunks in
+ * 4 bits.  Rows that are computed again are attended to where they lie. */
 static enum status place_units(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     plan->unit_bytes = 0;
     if (plan->device_bytes == 0 || plan->select.method == NULL || plan->select.method == &select_all ||
-        plan->select.scan || plan->quantized_pages || plan_keeps_inputs(plan, config))
+        plan->select.scan || plan_keeps_inputs(plan, config))
         return STATUS_OK;
     TRY(plan_cache_config(plan, config, &cache, error));
     plan->unit_bytes = plan->device_bytes - kv_tier_device_bytes(&cache); /* which was held against it */

@@ -6,10 +6,12 @@
 #include "seed.h"
 #include "testing.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
+#include "kernels/codec/codec.h"
 
 enum { LAYERS = 3, HEADS = 3, LANES = 6, CHUNKS = 16, UNITS = (CHUNKS - 1) * KV_CHUNK_BLOCKS, LISTED = 12, STEPS = 40 };
 enum { CONTEXT = CHUNKS * KV_CHUNK_TOKENS, ALL = CHUNKS * KV_CHUNK_BLOCKS, SEQUENCES = 2 };
@@ -73,7 +75,9 @@ static void rig_close(struct rig *rig) {
 
 static struct unit_cache *cache_of(struct rig *rig, uint64_t bytes) {
     const struct unit_cache_layer layers[LAYERS] = {
-        {heads_of[0], rig->layout[0].block_bytes}, {heads_of[1], 0}, {heads_of[2], rig->layout[2].block_bytes}};
+        {.kv_head_count = heads_of[0], .block_bytes = rig->layout[0].block_bytes},
+        {.kv_head_count = heads_of[1]},
+        {.kv_head_count = heads_of[2], .block_bytes = rig->layout[2].block_bytes}};
     const struct unit_cache_options options = {.layers = layers,
                                                .layer_count = LAYERS,
                                                .context_size = CONTEXT,
@@ -191,10 +195,129 @@ static void bytes_hold_what_they_can(void **state) {
     rig_close(&rig);
 }
 
+/* ---- chunks in 4 bits ---- */
+
+/* Fetches all units of the complete chunks for a head, those with in_4_bits[chunk] from there; what was counted. */
+static struct fetch_counts fetch_all(struct rig *rig, struct unit_cache *cache, const bool *in_4_bits, size_t head) {
+    const struct device_operations *operations = rig->device->operations;
+    const struct kv_layout *layout = &rig->layout[LAYERS - 1];
+    const size_t q4_bytes = kv_q4_chunk_bytes(layout), tokens = UNITS * KV_BLOCK_TOKENS;
+    struct fetch_counts before, after;
+    struct buffer rows, pages, q4;
+    const uint64_t generation = 5;
+    size_t stride;
+    assert_ok(operations->allocate(rig->device, MEMORY_SHARED, tokens * sizeof(uint32_t), &rows, &rig->error),
+              rig->error);
+    assert_ok(operations->allocate(rig->device, MEMORY_SHARED, HEADS * CHUNKS * sizeof(uint32_t), &pages, &rig->error),
+              rig->error);
+    assert_ok(operations->allocate(rig->device, MEMORY_SHARED, HEADS * CHUNKS * q4_bytes, &q4, &rig->error),
+              rig->error);
+    for (size_t i = 0; i < tokens; i++) ((uint32_t *)rows.host)[i] = (uint32_t)i;
+    for (size_t i = 0; i < HEADS * CHUNKS; i++)
+        ((uint32_t *)pages.host)[i] = in_4_bits[i % CHUNKS] ? place_make(POOL_QUANTIZED, i) : PLACE_NOWHERE;
+    for (size_t i = 0; i < HEADS * CHUNKS * q4_bytes; i++)
+        ((uint8_t *)q4.host)[i] = (uint8_t)random_below(&rig->random, 256);
+    rig->pools.list[POOL_QUANTIZED] = (struct kv_pool){&q4, 1, POOL_ONE_BUFFER, q4_bytes};
+    struct row_list list[HEADS] = {{.count = 0}};
+    list[head] = (struct row_list){span_of(&rows, 0), tokens};
+    const struct rows_item item = {.view = {.layout = layout,
+                                            .pools = &rig->pools,
+                                            .chunks = span_of(&rig->pages, 0),
+                                            .quantized = span_of(&pages, 0),
+                                            .chunk_stride = CHUNKS},
+                                   .position = tokens,
+                                   .lists = list};
+    const struct unit_lists lists = {
+        .item_count = 1, .items = &item, .generations = &generation, .head_first = head, .head_count = 1};
+    assert_ok(unit_cache_counts(cache, rig->stream, &before, &rig->error), rig->error);
+    unit_cache_fetch(cache, rig->stream, &lists);
+    assert_ok(unit_cache_counts(cache, rig->stream, &after, &rig->error), rig->error);
+    const struct span at_places = unit_cache_places(cache, &stride);
+    const uint64_t *places = (const uint64_t *)(uintptr_t)(at_places.buffer->address + at_places.offset);
+    for (size_t unit = 0; unit < UNITS; unit++) { /* whole, wherever it lies */
+        const size_t chunk = unit / KV_CHUNK_BLOCKS;
+        if (in_4_bits[chunk])
+            assert_memory_equal((void *)(uintptr_t)(places[head * stride + unit] & ~(uint64_t)15),
+                                (uint8_t *)q4.host + (head * CHUNKS + chunk) * q4_bytes, q4_bytes);
+    }
+    rig->pools.list[POOL_QUANTIZED] = (struct kv_pool){.buffers = NULL};
+    operations->release(rig->device, &rows);
+    operations->release(rig->device, &pages);
+    operations->release(rig->device, &q4);
+    return (struct fetch_counts){.misses = after.misses - before.misses,
+                                 .direct = after.direct - before.direct,
+                                 .q4_misses = after.q4_misses - before.q4_misses,
+                                 .q4_direct = after.q4_direct - before.q4_direct};
+}
+
+static struct unit_cache *q4_cache_of(struct rig *rig, uint64_t bytes, const struct unit_cache_layer *layer) {
+    static const uint32_t none[1];
+    const struct unit_cache_options options = {.layers = layer,
+                                               .layer_count = 1,
+                                               .context_size = CONTEXT,
+                                               .sequence_capacity = 1,
+                                               .bytes = bytes,
+                                               .whole = none,
+                                               .list_units = LISTED};
+    struct unit_cache *cache;
+    counted.bytes = 0;
+    rig->device->operations = &rig->operations;
+    assert_ok(unit_cache_create(&cache, rig->device, &options, &rig->error), rig->error);
+    assert_in_range(counted.bytes, cache != NULL, bytes);
+    return cache;
+}
+
+/* A layer's fraction in 4 bits has that fraction of the slots, in tokens: of either form as much is held. */
+static void forms_share_the_bytes(void **state) {
+    (void)state;
+    static const struct {
+        unsigned q4_of_16;
+        bool first_is_rows;
+        size_t each; /* one chunk of so many is in 4 bits */
+    } cases[] = {{16, true, 1}, {16, false, 1}, {8, true, 2}, {4, true, 4}};
+    struct rig rig;
+    rig_open(&rig);
+    const struct kv_layout *layout = &rig.layout[LAYERS - 1];
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        bool in_4_bits[CHUNKS] = {false};
+        size_t q4 = 0, met = 0;
+        const struct unit_cache_layer layer = {.kv_head_count = HEADS,
+                                               .block_bytes = layout->block_bytes,
+                                               .q4_bytes = kv_q4_chunk_bytes(layout),
+                                               .q4_of_16 = cases[n].q4_of_16,
+                                               .first_is_rows = cases[n].first_is_rows};
+        for (size_t c = 0; c < CHUNKS - 1; c++) {
+            in_4_bits[c] = c % cases[n].each == cases[n].each - 1 && !(c == 0 && cases[n].first_is_rows);
+            q4 += in_4_bits[c];
+        }
+        const uint64_t all = (uint64_t)HEADS * ALL * layout->block_bytes;
+        for (uint64_t bytes = all / 16; bytes < 2 * all; bytes += bytes / 4) {
+            struct unit_cache *cache = q4_cache_of(&rig, bytes, &layer);
+            if (cache == NULL) continue;
+            const struct fetch_counts counts = fetch_all(&rig, cache, in_4_bits, n % HEADS);
+            const size_t rows = UNITS - q4 * KV_CHUNK_BLOCKS, first = cases[n].first_is_rows ? KV_CHUNK_BLOCKS : 0;
+            assert_int_equal(counts.misses + counts.direct, rows);
+            assert_int_equal(counts.q4_misses + counts.q4_direct, q4);
+            if (bytes > all + all / 4) assert_int_equal(counts.direct + counts.q4_direct, 0);
+            if (counts.q4_direct > 0) assert_true(counted.bytes > bytes / 2);
+            unit_cache_destroy(cache);
+            if (counts.direct + counts.q4_direct == 0 || counts.misses < first || rows == first) continue;
+            /* Of q4 chunks as many of 100 as of rows, to within two chunks. */
+            const double held = (double)counts.q4_misses / (double)q4,
+                         held_rows = (double)(counts.misses - first) / (double)(rows - first);
+            assert_true(fabs(held - held_rows) <= 2.0 / (double)q4);
+            met++;
+        }
+        if (cases[n].each > 1) assert_true(met > 3);
+    }
+    rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_heads_read_each_unit_once),
         cmocka_unit_test(bytes_hold_what_they_can),
+        cmocka_unit_test(forms_share_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,10 +28,11 @@ struct setting {
 };
 #define CODES(dense) "planes=1,page=8,sinks=8,recent=16,dense=" dense
 #define KEEPS(dense, eta) CODES(dense) ",age=5,reused=0,power=0,eta=" eta
-#define PAGES                                                                  \
+#define PAGES_OF(sixteenths)                                                   \
     "select=hash,planes=1,page=64,sinks=8,recent=16,units_min=1,group=softmax," \
-    "codec=dynamic,quantized=16"
-enum { AHEAD_WITH_SLOTS = 5, KEEPS_FIRST = 6 };
+    "codec=dynamic,quantized=" sixteenths
+#define PAGES PAGES_OF("16")
+enum { AHEAD_WITH_SLOTS = 5, KEEPS_FIRST = 6, KEEPS_END = 10, PAGES_SETTING = 10, IN_4_BITS = 11 };
 static const struct setting settings[] = {
     {"hata", CODES("0"), "64", 1 << 20, 64 << 10, 0, false},
     {"hata", CODES("1"), "64", 96 << 10, 128 << 10, 0, false}, /* few slots */
@@ -44,7 +45,13 @@ static const struct setting settings[] = {
     {"clo", KEEPS("1", "0.2"), "64", 96 << 10, 256 << 10, 4, false},
     {"clo", KEEPS("0", "0.4") ",speculate=none", "96", 0, 64 << 10, 3, false},
     {"clo", KEEPS("0", "0.2") ",place=persistent,epsilon=0.9", "64", 128 << 10, 128 << 10, 4, false},
-    {"leoam", PAGES, "100", 0, 0, 4, false}}; /* reads a layer ahead as well */
+    {"leoam", PAGES, "100", 0, 0, 4, false}, /* reads a layer ahead as well */
+    /* Slots for chunks in 4 bits: many; few, beside those of rows; with reads a layer ahead; where units of 8 are
+     * chosen, of which all chunks are in 4 bits. */
+    {"leoam", PAGES ",speculate=none", "200", 1 << 20, 64 << 10, 4, false},
+    {"leoam", PAGES_OF("8") ",speculate=none", "200", 200 << 10, 64 << 10, 4, false},
+    {"leoam", PAGES, "200", 160 << 10, 0, 4, false},
+    {"hata", CODES("0") ",codec=q4", "96", 160 << 10, 64 << 10, 4, false}};
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
 struct rig {
@@ -63,7 +70,10 @@ struct rig {
 struct met {
     uint64_t launches, hits, misses, read_pages, fetched, reused, prefetched, prefetch_hits;
     struct select_statistics chosen; /* of the last history */
+    uint64_t q4_hits, q4_misses, q4_direct; /* chunks */
 };
+
+static bool is_in_4_bits(const struct setting *setting) { return strstr(setting->set, "codec=") != NULL; }
 
 static void plan_open(struct rig *rig, const struct setting *setting, size_t i, bool on_disk) {
     struct plan *plan = &rig->plan[i];
@@ -87,7 +97,7 @@ static void rig_open(struct rig *rig, uint64_t seed, bool queued, const struct s
     *rig = (struct rig){.width = 0};
     random_init(&rig->random, seed);
     struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES - 1);
-    const bool in_4_bits = strcmp(setting->preset, "leoam") == 0;
+    const bool in_4_bits = is_in_4_bits(setting);
     if (setting->layer_count > 0) tiny = tiny_model_default("llama");
     tiny.head_dimension = 32;
     tiny.input_size = 0;
@@ -237,6 +247,9 @@ static void history(uint64_t seed, bool queued, const struct setting *setting, s
     met->launches += counts.launches;
     met->hits += units.hits;
     met->misses += units.misses;
+    met->q4_hits += units.q4_hits;
+    met->q4_misses += units.q4_misses;
+    met->q4_direct += units.q4_direct;
     met->read_pages += tier.read_pages;
     met->prefetched += tier.prefetched;
     met->prefetch_hits += tier.prefetch_hits;
@@ -256,14 +269,14 @@ static void steps_with_turns_have_the_bits_of_ram(void **state) {
         assert_true(keeps || met.chosen.verdicts_read == 0);
     }
     assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0 &&
-               met.prefetch_hits > 0);
+               met.prefetch_hits > 0 && met.q4_hits > 0 && met.q4_misses > 0 && met.q4_direct > 0);
 }
 
 /* Lists that are kept: what the host reads of them, and what they do, is that of steps operation by operation, which
  * ask for each verdict. */
 static void kept_lists_count_as_they_do_in_steps_that_are_no_graphs(void **state) {
     (void)state;
-    for (size_t i = KEEPS_FIRST; i < SETTINGS - 1; i++) {
+    for (size_t i = KEEPS_FIRST; i < KEEPS_END; i++) {
         struct met met[2] = {{0}, {0}};
         struct setting setting = settings[i];
         for (size_t plain = 0; plain < 2; plain++) {
@@ -309,15 +322,18 @@ static void what_kept_lists_name_is_held(void **state) {
 /* Chunks of which the device has all that is listed are not asked for. */
 static void what_slots_have_is_not_fetched(void **state) {
     (void)state;
-    struct met met[2] = {{0}, {0}};
-    for (size_t i = 0; i < 2; i++) {
-        struct setting setting = settings[0];
-        if (i == 0) setting.unit_bytes = 0;
-        history(test_seed(17), false, &setting, &met[i]);
+    static const size_t which[] = {0, IN_4_BITS};
+    for (size_t n = 0; n < sizeof which / sizeof *which; n++) {
+        struct met met[2] = {{0}, {0}};
+        for (size_t i = 0; i < 2; i++) {
+            struct setting setting = settings[which[n]];
+            if (i == 0) setting.unit_bytes = 0;
+            history(test_seed(17), false, &setting, &met[i]);
+        }
+        assert_met(met[0].launches > 5);
+        assert_int_equal(met[0].launches, met[1].launches);
+        assert_in_range(met[1].fetched, 1, met[0].fetched - 1);
     }
-    assert_met(met[0].launches > 5);
-    assert_int_equal(met[0].launches, met[1].launches);
-    assert_in_range(met[1].fetched, 1, met[0].fetched - 1);
 }
 
 /* Nor are they read ahead: of what the next layer is expected to list, chunks of which the device lacks something. */
@@ -344,7 +360,7 @@ static void what_slots_have_is_not_read_ahead(void **state) {
 static void full_chunks_are_written_behind_the_step(void **state) {
     (void)state;
     static const size_t first = 0;
-    struct setting setting = settings[SETTINGS - 1]; /* both engines are on disk */
+    struct setting setting = settings[PAGES_SETTING]; /* both engines are on disk */
     struct rig rig;
     uint64_t written[ENGINES];
     rig_open(&rig, test_seed(8), true, &setting, NULL);

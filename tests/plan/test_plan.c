@@ -252,15 +252,15 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 4096 - 64 - 4 * 64);
     assert_int_equal(kv_tier_device_bytes(&cache), disk.device_bytes);
-    for (uint64_t spare = 0; spare < 8192; spare += 4096) { /* what it has beside that is slots, but not of 4 bits */
+    for (uint64_t spare = 0; spare < 8192; spare += 4096) { /* what it has beside that is slots, also for 4 bits */
         struct plan slots = disk, q4 = disk;
         slots.device_bytes += 64 * key_index + spare;
         assert_ok(plan_set_host_bytes(&slots, &config, &error), error);
         assert_int_equal(slots.unit_bytes, spare);
-        q4.device_bytes = slots.device_bytes;
+        q4.device_bytes = slots.device_bytes + tables / 2; /* of chunks in 4 bits, as of rows */
         q4.quantized_pages = true;
         assert_ok(plan_set_host_bytes(&q4, &config, &error), error);
-        assert_int_equal(q4.unit_bytes, 0);
+        assert_int_equal(q4.unit_bytes, spare);
     }
     struct model_config keeps = config; /* layers that keep a state */
     keeps.state.layer_count = 2;

@@ -64,15 +64,30 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
     return part;
 }
 
-/* Of count rows from `list` on, the number before the first chunk of the other form (4 bits or rows). */
-static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count, bool *quantized) {
+/* Where fetch has left the units of a part's whole list; NULL: nowhere. */
+static const uint64_t *unit_places(const struct rows_run *run, const struct rows_part *part) {
+    const struct attend_rows_operation *operation = run->operation;
+    const size_t index = (size_t)(run->items - operation->items) + part->item;
+    if (!span_exists(operation->places)) return NULL;
+    return (const uint64_t *)cpu_address(operation->places) +
+           (index * operation->kv_head_count + part->head) * operation->place_stride;
+}
+
+/* Of a part's rows from `first` on, the number before the first chunk of the other form (4 bits or rows). */
+static size_t same_form(const struct rows_run *run, const struct rows_part *part, size_t first, bool *quantized) {
+    const struct kv_view *view = &run->items[part->item].view;
+    const uint64_t *places = unit_places(run, part);
     *quantized = false;
-    if (cpu_places(view->quantized) == NULL) return count;
-    const uint32_t *forms = cpu_places(view->quantized) + head * view->chunk_stride;
-    *quantized = forms[list[0] / KV_CHUNK_TOKENS] != PLACE_NOWHERE;
-    size_t end = 1;
-    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != PLACE_NOWHERE) == *quantized) end++;
-    return end;
+    if (cpu_places(view->quantized) == NULL) return part->count - first;
+    const uint32_t *forms = cpu_places(view->quantized) + part->head * view->chunk_stride;
+    size_t end = first;
+    for (; end < part->count; end++) {
+        const bool is_q4 = places != NULL ? (places[(part->begin + end) / KV_BLOCK_TOKENS] & CPU_Q4_UNIT) != 0
+                                          : forms[part->list[end] / KV_CHUNK_TOKENS] != PLACE_NOWHERE;
+        if (end == first) *quantized = is_q4;
+        if (is_q4 != *quantized) break;
+    }
+    return end - first;
 }
 
 /* The chunks of the unit's rows, which need not ascend (attention/list_buffer.h).  Where they lie close together all
@@ -103,19 +118,21 @@ static void find_listed(const struct rows_run *run, const struct rows_part *of, 
     }
 }
 
-/* Where fetch has left the list's units of 8 tokens: each is taken as the first of a chunk of its own. */
+/* Where fetch has left the list's units of 8 tokens: each is taken as the first of a chunk of its own, those of a chunk
+ * in 4 bits as of one. */
 static void find_units(const struct rows_run *run, const struct rows_part *part, void **chunks, uint32_t *rows) {
-    const struct attend_rows_operation *operation = run->operation;
-    const size_t index = (size_t)(run->items - operation->items) + part->item;
-    const uint64_t *places = (const uint64_t *)cpu_address(operation->places) +
-                             (index * operation->kv_head_count + part->head) * operation->place_stride;
+    const uint64_t *places = unit_places(run, part);
     const size_t first = part->begin / KV_BLOCK_TOKENS;
-    ASSERT(cpu_places(run->items[part->item].view.quantized) == NULL);
+    size_t taken = 0; /* of the row before, in chunks */
     for (size_t i = 0; i < part->count; i++) {
         const size_t unit = (part->begin + i) / KV_BLOCK_TOKENS;
+        const bool is_q4 = (places[unit] & CPU_Q4_UNIT) != 0;
+        void *const at = (void *)(uintptr_t)(is_q4 ? places[unit] & ~(uint64_t)CPU_Q4_MARKS : places[unit]);
         ASSERT(places[unit] != 0);
-        chunks[unit - first] = (void *)(uintptr_t)places[unit];
-        rows[i] = (uint32_t)((unit - first) * KV_CHUNK_TOKENS) + part->list[i] % KV_BLOCK_TOKENS;
+        if (i == 0 || !is_q4 || chunks[taken] != at) taken = unit - first;
+        chunks[taken] = at;
+        rows[i] = (uint32_t)(taken * KV_CHUNK_TOKENS) +
+                  part->list[i] % (is_q4 ? (uint32_t)KV_CHUNK_TOKENS : (uint32_t)KV_BLOCK_TOKENS);
     }
 }
 
@@ -175,11 +192,10 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
     };
     if (then < run->units[PHASE_ATTEND] && piece->first + piece->count == part->count) {
         const struct rows_part next = part_of(run, then);
-        const struct kv_view *next_view = &run->items[next.item].view;
         bool next_quantized;
         args.then_chunks = (const void *const *)thread->chunks[!thread->current];
         args.then_rows = thread->rows[!thread->current];
-        args.then_count = same_form(next_view, next.head, next.list, next.count, &next_quantized);
+        args.then_count = same_form(run, &next, 0, &next_quantized);
         if (next_quantized) args.then_count = 0;
     }
     (piece->quantized ? kernels->gather_q4 : kernels->gather)(&args);
@@ -237,8 +253,7 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, co
     uint8_t *rest = thread->scratch + run->partial_stride * sizeof *other;
     struct rows_piece piece = {.first = 0};
     for (; piece.first < part.count; piece.first += piece.count) {
-        piece.count =
-            same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first, &piece.quantized);
+        piece.count = same_form(run, &part, piece.first, &piece.quantized);
         piece.partial = piece.first == 0 ? partial : other;
         piece.scores = scores != NULL ? scores + piece.first : NULL;
         attend_piece(run, &part, &piece, then, thread, rest);

@@ -67,6 +67,8 @@ static inline void *cpu_chunk(const struct kv_pools *pools, uint32_t place) {
     return cpu_address(kv_pools_chunk(pools, place));
 }
 static inline uint32_t *cpu_rows(struct row_list list) { return cpu_address(list.rows); }
+/* Of a unit of a chunk in 4 bits fetch leaves the chunk's address with this mark and the unit's number in the chunk. */
+enum { CPU_Q4_UNIT = 8, CPU_Q4_MARKS = 15 };
 /* The weight as kernels take it. */
 static inline struct matrix cpu_matrix(const struct weight *weight) {
     struct matrix matrix = weight->matrix;

@@ -18,9 +18,6 @@ template <int LANES> struct row_split {
 /* What a cache has: halves in K and V; either in 8 bits; halves, with chunks in 4 bits among them. */
 enum cache_form { CACHE_F16, CACHE_ANY, CACHE_Q4 };
 
-/* A unit of a chunk in 4 bits, in a table of addresses: that of the chunk, this, and the unit's number in it. */
-enum { Q4_UNIT = 8, Q4_MARKS = 15 };
-
 /* Eight elements of a row: halves; or, in the low words, int8, and their scale in z. */
 DEVICE struct u32x4 eight_load(bool is_q8, const char *row, const char *scales, uint32_t l) {
     if (!is_q8) return load16_written(row + l * 16);

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_key_index.h"
 #include "device/cuda/cuda_rows_attend.h"
 #include "device/cuda/kernels_turns.h"
+#include "kernels/codec/codec.h"
 
 enum { SCORE_BYTES = 64 << 20 /* of scores and what comes with them; more rows wait */ };
 
@@ -187,6 +188,27 @@ static uint32_t device_pools(const struct kv_pools *pools) {
     return bits;
 }
 
+/* What a kernel fetches, or says to be missing, of an item whose view has chunks in 4 bits. */
+static void q4_fetch(struct stream *stream, const struct unit_slots *slots, const struct kv_layout *layout,
+                     const struct cuda_fetch_args *args, uint32_t kv_heads, uint64_t missing) {
+    const struct cuda_missing_q4_args of = {.fetch = {.fetch = *args,
+                                                      .firsts = cuda_address(slots->firsts),
+                                                      .tables = cuda_address(slots->tables),
+                                                      .owners = cuda_address(slots->owners),
+                                                      .stamps = cuda_address(slots->stamps),
+                                                      .used = cuda_address(slots->used),
+                                                      .hands = cuda_address(slots->hands),
+                                                      .slots = cuda_address(slots->memory),
+                                                      .chunk_stride = (uint32_t)slots->unit_stride,
+                                                      .chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout)},
+                                            .missing = missing};
+    if (missing != 0)
+        cuda_work_launch(stream, "unit_missing_q4", (struct cuda_shape){kv_heads, 1, 1, 512, 0}, &of);
+    else
+        cuda_work_launch(stream, "unit_fetch_q4", (struct cuda_shape){kv_heads, 1, 1, 512, sizeof(struct fetch_shared)},
+                         &of.fetch);
+}
+
 void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) {
     const size_t kv_heads = operation->kv_head_count, count = operation->item_count;
     struct listed listed;
@@ -214,9 +236,14 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
                                              .list_stride = (uint32_t)operation->place_stride,
                                              .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
                                              .device_pools = device_pools(listed.items[i].view.pools)};
-        if (span_exists(operation->missing)) {
-            const struct cuda_missing_args missing = {args, cuda_address(operation->missing) +
-                                                                first * operation->place_stride};
+        const uint64_t says =
+            span_exists(operation->missing) ? cuda_address(operation->missing) + first * operation->place_stride : 0;
+        if (operation->q4_slots != NULL && span_exists(operation->items[i].view.quantized)) {
+            q4_fetch(stream, &operation->q4_slots[i], listed.items[i].view.layout, &args, (uint32_t)kv_heads, says);
+            continue;
+        }
+        if (says != 0) {
+            const struct cuda_missing_args missing = {args, says};
             cuda_work_launch(stream, "unit_missing", (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, 0}, &missing);
             continue;
         }

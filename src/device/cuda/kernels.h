@@ -622,10 +622,23 @@ struct cuda_fetch_args {
 
 struct fetch_result { /* units; misses: that were given a slot; struct fetch_counts (device.h) */
     uint64_t hits, misses, direct, absent;
+    uint64_t q4_hits, q4_misses, q4_direct; /* chunks in 4 bits */
 };
 
 struct fetch_shared {
     uint32_t units[FETCH_MISSES_MAX], places[FETCH_MISSES_MAX], victims[FETCH_MISSES_MAX]; /* places: in the list */
     uint32_t counts[16];
     uint32_t hand;
+};
+
+/* unit_fetch_q4: as unit_fetch, where the item has chunks in 4 bits (q4_pages).  Such a chunk is pulled and kept whole,
+ * in a slot of the KV head's second cache, whose units are chunks; its listed units are read from there.
+ * A unit of it in a table of addresses: the chunk's, Q4_UNIT, and the unit's number in the chunk. */
+enum { Q4_UNIT = 8, Q4_MARKS = 15 };
+
+struct cuda_fetch_q4_args {
+    struct cuda_fetch_args fetch;
+    uint64_t firsts, tables, owners, stamps, used, hands; /* as there; tables: [kv head][chunk_stride] */
+    uint64_t slots;                                       /* bytes [slot][chunk_bytes] */
+    uint32_t chunk_stride, chunk_bytes;
 };

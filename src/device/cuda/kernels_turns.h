@@ -23,3 +23,9 @@ struct cuda_told_args {
     struct cuda_labels_args labels;
     uint64_t told; /* struct step_list [item][kv head] */
 };
+
+/* unit_missing_q4: the same of unit_fetch_q4. */
+struct cuda_missing_q4_args {
+    struct cuda_fetch_q4_args fetch;
+    uint64_t missing;
+};

@@ -1,12 +1,16 @@
-/* unit_fetch over many steps, against fetch of the cpu device; and attention over what it fetched. */
+/* unit_fetch over many steps, against fetch of the cpu device; and attention over what it fetched.  The same of
+ * unit_fetch_q4, where some chunks are in 4 bits. */
 #include "kv_rig.h"
 
 #include "device/cuda/kernels_turns.h"
 #include "device/device.h"
+#include "kernels/codec/codec.h"
 
 enum { DIMENSION = 64, KV_HEADS = 3, UNITS = 64, FEW = 12, FEWER = 7, LIST = 40, STEPS = 30, WHOLE = KV_HEADS - 1 };
 enum { SLOTS = FEW + FEWER + UNITS }; /* the last head's hold every unit */
 static const uint32_t firsts[KV_HEADS + 1] = {0, FEW, FEW + FEWER, SLOTS};
+enum { CHUNKS = UNITS / 8, Q4_SLOTS = 2 + 1 + CHUNKS }; /* of chunks in 4 bits, in the same way */
+static const uint32_t q4_firsts[KV_HEADS + 1] = {0, 2, 3, Q4_SLOTS};
 
 /* The slots of all KV heads. */
 struct cache {
@@ -15,17 +19,33 @@ struct cache {
     uint8_t used[SLOTS];
 };
 
+struct q4_cache {
+    int32_t tables[KV_HEADS][CHUNKS];
+    uint32_t owners[Q4_SLOTS], stamps[Q4_SLOTS], hands[KV_HEADS];
+    uint8_t used[Q4_SLOTS];
+};
+
 /* What the cpu device works on. */
 struct cpu_side {
     struct device *device;
     struct stream *stream;
     struct kv_pools pools;
     struct buffer buffers[2][KV_BUFFERS_MAX], pages, firsts, memory, all; /* all: of the rig */
+    struct buffer q4_buffer, q4_memory;
+};
+
+/* Chunks in 4 bits, if there are any. */
+struct q4_side {
+    size_t bytes; /* of a chunk; 0: there are none */
+    struct q4_cache has, want;
+    uint32_t pages[KV_HEADS][CHUNKS + 2], firsts[KV_HEADS + 1];
+    struct guarded home, slots; /* home: [KV head][chunk] */
 };
 
 struct fetch_rig {
     struct kv_rig kv;
     struct cache has, want; /* the kernel's, the cpu's */
+    struct q4_side q4;
     char gone[LIST * 8 * DIMENSION * 4]; /* units of the list whose chunk is nowhere */
     struct cpu_side cpu;
     struct guarded slots;
@@ -72,12 +92,13 @@ _Static_assert(KV_RIG_SLOTS == 1 << 3, "buffer_shift");
 static void cpu_close(struct fetch_rig *rig) {
     const struct device_operations *operations = rig->cpu.device->operations;
     operations->release(rig->cpu.device, &rig->cpu.memory);
+    operations->release(rig->cpu.device, &rig->cpu.q4_memory);
     operations->stream_destroy(rig->cpu.stream);
     device_destroy(rig->cpu.device);
 }
 
 static void rig_init(struct fetch_rig *rig, struct random *random) {
-    kv_rig_init(&rig->kv, random, KV_F16, KV_F16, DIMENSION, DIMENSION, KV_HEADS, (const uint64_t[]){500}, 1);
+    kv_rig_init(&rig->kv, random, KV_F16, KV_F16, DIMENSION, DIMENSION, KV_HEADS, (const uint64_t[]){512}, 1);
     for (size_t h = 0; h < KV_HEADS; h++) { /* the chunk that is not complete in the host's pool */
         uint32_t *pages = rig->kv.pages[0] + (KV_RIG_LAYER * KV_HEADS + h) * rig->kv.chunk_stride, at = 0;
         while (pages[at] >> 30 != 2) at++;
@@ -92,7 +113,59 @@ static void rig_init(struct fetch_rig *rig, struct random *random) {
     memset(rig->has.owners, 0xff, sizeof rig->has.owners);
     for (uint32_t h = 0; h < KV_HEADS; h++) rig->has.hands[h] = h * 3;
     rig->want = rig->has;
+    memset(&rig->q4, 0, sizeof rig->q4);
+    memset(rig->counts, 0, sizeof rig->counts);
+    memset(rig->results, 0, sizeof rig->results);
+    memset(rig->wanted, 0, sizeof rig->wanted);
     cpu_open(rig);
+}
+
+static char *q4_home(const struct fetch_rig *rig, size_t head, size_t chunk) {
+    return (char *)rig->q4.home.data + (head * CHUNKS + chunk) * rig->q4.bytes;
+}
+
+/* Most chunks of either pool are in 4 bits, and nowhere as rows; of the last head the one that is not complete, too. */
+static void q4_init(struct fetch_rig *rig) {
+    struct q4_side *q4 = &rig->q4;
+    struct codec_kernels codec;
+    struct error error;
+    codec_kernels_init(&codec, 0);
+    q4->bytes = kv_q4_chunk_bytes(&rig->kv.layout);
+    q4->home = guarded_create_aligned(KV_HEADS * CHUNKS * q4->bytes);
+    q4->slots = device_memory(Q4_SLOTS * q4->bytes);
+    memcpy(q4->firsts, q4_firsts, sizeof q4_firsts);
+    memset(q4->has.tables, 0xff, sizeof q4->has.tables);
+    memset(q4->has.owners, 0xff, sizeof q4->has.owners);
+    q4->want = q4->has;
+    for (uint32_t head = 0; head < KV_HEADS; head++)
+        for (uint32_t c = 0; c < CHUNKS; c++) {
+            uint32_t *rows = &rig->kv.pages[0][(KV_RIG_LAYER * KV_HEADS + head) * rig->kv.chunk_stride + c];
+            if (c % 3 == 0 || (c == CHUNKS - 1 && head < KV_HEADS - 1)) continue;
+            codec.q4_encode(&rig->kv.layout, kv_rig_chunk(&rig->kv, 0, KV_RIG_LAYER, head, c),
+                            q4_home(rig, head, c));
+            q4->pages[head][c] = UINT32_C(3) << 30 | (head * CHUNKS + c);
+            *rows = 0;
+        }
+    assert_int_equal(rig->kv.chunk_stride, CHUNKS + 2);
+    rig->kv.items[0].q4_pages = address_of(q4->pages);
+    rig->kv.pools.pool[2] = (struct cuda_pool){
+        .base = {address_of(q4->home.data)}, .slots_per_buffer = KV_HEADS * CHUNKS, .slot_bytes = q4->bytes};
+    rig->cpu.q4_buffer = buffer_at(q4->home.data, KV_HEADS * CHUNKS * q4->bytes, MEMORY_SHARED);
+    rig->cpu.pools.list[3] = (struct kv_pool){&rig->cpu.q4_buffer, 1, POOL_ONE_BUFFER, q4->bytes};
+    assert_int_equal(rig->cpu.device->operations->allocate(rig->cpu.device, MEMORY_SHARED, Q4_SLOTS * q4->bytes,
+                                                           &rig->cpu.q4_memory, &error),
+                     STATUS_OK);
+}
+
+/* Some units of some chunks, and one of the last chunk. */
+static void chunks_draw(struct fetch_rig *rig, struct random *random, size_t head, uint64_t few) {
+    rig->counts[head] = 0;
+    for (uint32_t c = 0, units; c < CHUNKS - 1; c++) {
+        units = random_below(random, few) == 0 ? 1 + (uint32_t)random_below(random, 255) : 0;
+        for (uint32_t u = 0; u < 8; u++)
+            if (units >> u & 1 && rig->counts[head] + 1 < LIST) rig->lists[head][rig->counts[head]++] = c * 8 + u;
+    }
+    rig->lists[head][rig->counts[head]++] = 58;
 }
 
 /* Most of the last list, some new; one of the last chunk behind them. */
@@ -139,6 +212,8 @@ static void cpu_fetch(struct fetch_rig *rig, bool says) {
     const struct rows_item item = {.view = {.layout = &rig->kv.layout,
                                             .pools = &cpu->pools,
                                             .chunks = span_of(&cpu->pages, kv_rig_layer_pages(&rig->kv)),
+                                            .quantized = rig->q4.bytes > 0 ? in_rig(rig, rig->q4.pages)
+                                                                           : (struct span){.buffer = NULL},
                                             .chunk_stride = rig->kv.chunk_stride},
                                    .position = rig->row.position,
                                    .lists = lists};
@@ -150,11 +225,20 @@ static void cpu_fetch(struct fetch_rig *rig, bool says) {
                                      .used = in_rig(rig, rig->want.used),
                                      .hands = in_rig(rig, rig->want.hands),
                                      .memory = span_of(&cpu->memory, 0)};
+    const struct unit_slots q4_slots = {.unit_stride = CHUNKS,
+                                        .firsts = in_rig(rig, rig->q4.firsts),
+                                        .tables = in_rig(rig, rig->q4.want.tables),
+                                        .owners = in_rig(rig, rig->q4.want.owners),
+                                        .stamps = in_rig(rig, rig->q4.want.stamps),
+                                        .used = in_rig(rig, rig->q4.want.used),
+                                        .hands = in_rig(rig, rig->q4.want.hands),
+                                        .memory = span_of(&cpu->q4_memory, 0)};
     cpu->device->operations->fetch(cpu->stream,
                                    &(struct fetch_operation){.items = &item,
                                                              .item_count = 1,
                                                              .kv_head_count = KV_HEADS,
                                                              .slots = &slots,
+                                                             .q4_slots = rig->q4.bytes > 0 ? &q4_slots : NULL,
                                                              .counts = in_rig(rig, rig->wanted),
                                                              .places = in_rig(rig, rig->wanted_addresses),
                                                              .place_stride = LIST,
@@ -171,14 +255,32 @@ static const void *home_of(const struct fetch_rig *rig, size_t head, uint32_t un
            unit % 8 * rig->kv.layout.block_bytes;
 }
 
+/* A unit of a chunk in 4 bits, which is whole where the cpu has it. */
+static void q4_unit_check(const struct fetch_rig *rig, size_t head, uint32_t i) {
+    const uint64_t wanted = rig->wanted_addresses[head][i], at = wanted & ~(uint64_t)Q4_MARKS,
+                   from = at - rig->cpu.q4_memory.address, found = rig->addresses[head][i];
+    const uint32_t unit = rig->lists[head][i];
+    assert_int_equal(found & Q4_MARKS, Q4_UNIT | unit % 8);
+    assert_int_equal(wanted & Q4_MARKS, Q4_UNIT | unit % 8);
+    assert_true(found - unit % 8 - Q4_UNIT ==
+                (from < Q4_SLOTS * rig->q4.bytes ? address_of(rig->q4.slots.data) + from : at));
+    assert_memory_equal((void *)(uintptr_t)(found & ~(uint64_t)Q4_MARKS), q4_home(rig, head, unit / 8), rig->q4.bytes);
+    assert_memory_equal((void *)(uintptr_t)at, q4_home(rig, head, unit / 8), rig->q4.bytes);
+}
+
 /* The same slots, and every unit where the cpu has it, with the bytes of its chunk. */
 static void fetch_check(struct fetch_rig *rig) {
     const size_t block_bytes = rig->kv.layout.block_bytes, slot_bytes = SLOTS * block_bytes;
     assert_memory_equal(&rig->has, &rig->want, sizeof rig->has);
+    assert_memory_equal(&rig->q4.has, &rig->q4.want, sizeof rig->q4.has);
     assert_memory_equal(rig->results, rig->wanted, sizeof rig->results);
     for (size_t head = 0; head < KV_HEADS; head++)
         for (uint32_t i = 0; i < rig->counts[head]; i++) {
             const uint64_t wanted = rig->wanted_addresses[head][i], from = wanted - rig->cpu.memory.address;
+            if (wanted & Q4_UNIT) {
+                q4_unit_check(rig, head, i);
+                continue;
+            }
             assert_true(rig->addresses[head][i] ==
                         (from < slot_bytes ? address_of(rig->slots.data) + from : wanted));
             if (wanted == 0) continue;
@@ -190,8 +292,9 @@ static void fetch_check(struct fetch_rig *rig) {
 }
 
 /* Both say the same, and change nothing. */
-static void missing_check(struct fetch_rig *rig, const struct cuda_fetch_args *args, uint64_t seed) {
+static void missing_check(struct fetch_rig *rig, const struct cuda_fetch_q4_args *args, uint64_t seed) {
     const struct cache before = rig->has;
+    const struct q4_cache q4_before = rig->q4.has;
     struct fetch_result results[KV_HEADS];
     uint64_t addresses[KV_HEADS][LIST], wanted[KV_HEADS][LIST];
     memcpy(results, rig->results, sizeof results);
@@ -199,12 +302,18 @@ static void missing_check(struct fetch_rig *rig, const struct cuda_fetch_args *a
     memcpy(wanted, rig->wanted_addresses, sizeof wanted);
     memset(rig->missing, 2, sizeof rig->missing);
     memset(rig->wanted_missing, 2, sizeof rig->wanted_missing);
-    const struct cuda_missing_args missing = {*args, address_of(rig->missing)};
-    launch("unit_missing", KV_HEADS, 1, 1, 512, 0, &missing, seed);
+    const struct cuda_missing_q4_args q4_missing = {*args, address_of(rig->missing)};
+    const struct cuda_missing_args missing = {args->fetch, address_of(rig->missing)};
+    if (rig->q4.bytes > 0)
+        launch("unit_missing_q4", KV_HEADS, 1, 1, 512, 0, &q4_missing, seed);
+    else
+        launch("unit_missing", KV_HEADS, 1, 1, 512, 0, &missing, seed);
     cpu_fetch(rig, true);
     assert_memory_equal(rig->missing, rig->wanted_missing, sizeof rig->missing);
     assert_memory_equal(&rig->has, &before, sizeof before);
     assert_memory_equal(&rig->want, &before, sizeof before);
+    assert_memory_equal(&rig->q4.has, &q4_before, sizeof q4_before);
+    assert_memory_equal(&rig->q4.want, &q4_before, sizeof q4_before);
     assert_memory_equal(rig->results, results, sizeof results);
     assert_memory_equal(rig->wanted, results, sizeof results);
     assert_memory_equal(rig->addresses, addresses, sizeof addresses);
@@ -212,14 +321,18 @@ static void missing_check(struct fetch_rig *rig, const struct cuda_fetch_args *a
 }
 
 /* It would be read in the host's memory, or nowhere: `before` it was fetched. */
-static bool is_missing(struct fetch_rig *rig, const struct cache *before, size_t head, uint32_t unit) {
+static bool is_missing(struct fetch_rig *rig, const struct cache *before, const struct q4_cache *q4, size_t head,
+                       uint32_t unit) {
+    const bool is_complete = unit / 8 < rig->row.position / 64, has_q4 = is_complete && q4->tables[head][unit / 8] >= 0;
+    if (rig->q4.bytes > 0 && (has_q4 || rig->q4.pages[head][unit / 8] != 0)) return !has_q4;
     const bool is_near = *place_of(rig, head, unit) >> 30 == 1,
-               has_slot = unit / 8 < rig->row.position / 64 && before->tables[head][unit] >= 0;
+               has_slot = is_complete && before->tables[head][unit] >= 0;
     return !is_near && !has_slot;
 }
 
 static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
     const struct cache before = rig->has;
+    const struct q4_cache q4_before = rig->q4.has;
     lists_show(rig);
     struct cuda_fetch_args args = {.rows = address_of(&rig->row),
                                    .items = address_of(rig->kv.items),
@@ -239,14 +352,28 @@ static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
                                    .list_stride = LIST,
                                    .block_bytes = (uint32_t)rig->kv.layout.block_bytes,
                                    .device_pools = 1u << 1};
+    const struct cuda_fetch_q4_args q4_args = {.fetch = args,
+                                               .firsts = address_of(rig->q4.firsts),
+                                               .tables = address_of(rig->q4.has.tables),
+                                               .owners = address_of(rig->q4.has.owners),
+                                               .stamps = address_of(rig->q4.has.stamps),
+                                               .used = address_of(rig->q4.has.used),
+                                               .hands = address_of(rig->q4.has.hands),
+                                               .slots = address_of(rig->q4.slots.data),
+                                               .chunk_stride = CHUNKS,
+                                               .chunk_bytes = (uint32_t)rig->q4.bytes};
     memset(rig->addresses, 0xff, sizeof rig->addresses);
-    missing_check(rig, &args, seed);
-    launch("unit_fetch", KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared), &args, seed);
+    missing_check(rig, &q4_args, seed);
+    if (rig->q4.bytes > 0)
+        launch("unit_fetch_q4", KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared), &q4_args, seed);
+    else
+        launch("unit_fetch", KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared), &args, seed);
     cpu_fetch(rig, false);
     fetch_check(rig);
     for (size_t head = 0; head < KV_HEADS; head++)
         for (uint32_t i = 0; i < rig->counts[head]; i++)
-            assert_int_equal(rig->missing[head][i], is_missing(rig, &before, head, rig->lists[head][i]));
+            assert_int_equal(rig->missing[head][i],
+                             is_missing(rig, &before, &q4_before, head, rig->lists[head][i]));
 }
 
 /* Over addresses and through the page table: the same bits. */
@@ -268,14 +395,23 @@ static void attend(struct fetch_rig *rig, const float *q, bool by_address, float
         .lists = address_of(rig->shown),
         .addresses = by_address ? address_of(rig->addresses) : 0,
         .list_stride = LIST};
-    launch("attention_list_8_1_f16", ATTENTION_RANGES_MAX, KV_HEADS, 1, 128, attention_decode_shared(8, 1),
-           &args, seed);
+    launch(rig->q4.bytes > 0 ? "attention_list_8_1_q4" : "attention_list_8_1_f16", ATTENTION_RANGES_MAX, KV_HEADS,
+           1, 128, attention_decode_shared(8, 1), &args, seed);
+}
+
+/* Attention over addresses has the bits of that through the page tables. */
+static void attends_alike(struct fetch_rig *rig, const float *q, uint64_t seed) {
+    static float partials[2][KV_HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
+    memset(partials, 0, sizeof partials);
+    attend(rig, q, false, partials[0], seed);
+    attend(rig, q, true, partials[1], seed + 1);
+    assert_memory_equal(partials[1], partials[0], sizeof partials[0]);
 }
 
 static void fetches_match(void **state) {
     (void)state;
     static struct fetch_rig rig;
-    static float partials[2][KV_HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)], q[KV_HEADS * DIMENSION];
+    static float q[KV_HEADS * DIMENSION];
     struct random random;
     random_init(&random, test_seed(801));
     uint64_t direct = 0, last = 0, most = 0; /* units that are read where they lie: of a step */
@@ -288,10 +424,7 @@ static void fetches_match(void **state) {
         direct = rig.wanted[0].direct + rig.wanted[1].direct;
         most = direct - last > most ? direct - last : most;
         last = direct;
-        memset(partials, 0, sizeof partials);
-        attend(&rig, q, false, partials[0], i);
-        attend(&rig, q, true, partials[1], i + 1);
-        assert_memory_equal(partials[1], partials[0], sizeof partials[0]);
+        attends_alike(&rig, q, i);
     }
     assert_met(most > LIST - FEW); /* slots were too few, sometimes */
     assert_met(rig.wanted[0].hits > 0 && rig.wanted[0].misses > 0);
@@ -322,7 +455,56 @@ static void fetches_match(void **state) {
     kv_rig_deinit(&rig.kv);
 }
 
+/* Chunks in 4 bits come whole, into slots of their own, which hold two of them, one, and all. */
+static void chunks_in_4_bits_match(void **state) {
+    (void)state;
+    static struct fetch_rig rig;
+    static float q[KV_HEADS * DIMENSION];
+    struct random random;
+    random_init(&random, test_seed(802));
+    rig_init(&rig, &random);
+    q4_init(&rig);
+    fill_normal(&random, q, KV_HEADS * DIMENSION, 2.0);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        rig.row.position = 464 + i;
+        for (size_t h = 0; h < KV_HEADS; h++) chunks_draw(&rig, &random, h, 2 + h % 2);
+        fetch_run(&rig, test_seed(802) + i);
+        attends_alike(&rig, q, i);
+    }
+    for (size_t h = 0; h < KV_HEADS; h++) assert_met(rig.wanted[h].q4_hits > 0 && rig.wanted[h].q4_misses > 0);
+    assert_met(rig.wanted[0].q4_misses > 4 && rig.wanted[1].q4_misses > 2); /* slots are taken from others */
+    assert_met(rig.wanted[0].q4_direct > 0 && rig.wanted[1].q4_direct > 0); /* of more than there are slots for */
+    assert_met(rig.wanted[0].misses > 0 && rig.wanted[0].hits > 0);         /* rows beside them */
+    assert_met(rig.wanted[WHOLE].q4_misses == 4); /* each once; one is not complete */
+    assert_int_equal(rig.wanted[WHOLE].q4_direct, STEPS);
+    /* RAM has none of them any more: those in slots are read there, the others are nowhere. */
+    const uint64_t hits = rig.wanted[WHOLE].q4_hits, absent = rig.wanted[0].absent;
+    for (size_t h = 0; h < KV_HEADS; h++)
+        for (uint32_t c = 0; c + 1 < CHUNKS; c++) rig.q4.pages[h][c] = 0;
+    for (uint32_t c = 0; c < 2; c++)
+        if (rig.q4.has.tables[0][c + 1] >= 0) {
+            const int32_t slot = rig.q4.has.tables[0][c + 1];
+            rig.q4.has.owners[slot] = rig.q4.want.owners[slot] = SLOT_EMPTY;
+            rig.q4.has.tables[0][c + 1] = rig.q4.want.tables[0][c + 1] = UNIT_ABSENT;
+        }
+    for (size_t h = 0; h < KV_HEADS; h += WHOLE) {
+        rig.counts[h] = 4;
+        for (uint32_t i = 0; i < 4; i++) rig.lists[h][i] = 8 + i * 3; /* of chunks 1 and 2 */
+    }
+    rig.counts[1] = 1;
+    rig.lists[1][0] = 58;
+    rig.row.position++;
+    fetch_run(&rig, 4);
+    assert_int_equal(rig.wanted[WHOLE].q4_hits, hits + 2);
+    assert_int_equal(rig.wanted[0].absent, absent + 4);
+    cpu_close(&rig);
+    guarded_destroy(&rig.q4.home);
+    guarded_destroy(&rig.q4.slots);
+    guarded_destroy(&rig.slots);
+    kv_rig_deinit(&rig.kv);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fetches_match)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fetches_match), cmocka_unit_test(chunks_in_4_bits_match)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -359,6 +359,93 @@ static void fetch_init(void) {
     launch_add("unit_fetch", FETCH_HEADS, 1, 512, sizeof(struct fetch_shared), &fetch);
 }
 
+/* The same of chunks in 4 bits, but for the first, which is rows: of the second head more than there are slots. */
+enum { Q4_SLOTS = 3, Q4_BYTES = 16 * 300, Q4_LISTED = 16 };
+
+static void chunk_fetch_init(void) {
+    static struct cuda_fetch_q4_args fetch;
+    static _Alignas(64) char chunks[FETCH_HEADS * CHUNKS * SLOT], q4[FETCH_HEADS * CHUNKS * Q4_BYTES];
+    static const uint8_t listed[FETCH_HEADS][Q4_LISTED] = {{0, 10, 11, 15, 49, 50, 56},
+                                                           {3, 8, 9, 17, 25, 26, 31, 32, 48, 55, 56, 57}};
+    static const uint32_t counts[FETCH_HEADS] = {7, 12}, kept[Q4_SLOTS] = {6, 2, 5};
+    for (size_t i = 0; i < sizeof chunks; i++) chunks[i] = (char)random_below(&rig.random, 256);
+    for (size_t i = 0; i < sizeof q4; i++) q4[i] = (char)random_below(&rig.random, 256);
+    struct cuda_pools *pools = in_take(sizeof *pools);
+    struct step_row *row = in_take(sizeof *row);
+    struct step_item *item = in_take(sizeof *item);
+    struct cuda_list *lists = in_take(FETCH_HEADS * sizeof *lists);
+    uint32_t *pages = in_take(FETCH_HEADS * CHUNKS * sizeof *pages);
+    uint32_t *q4_pages = in_take(FETCH_HEADS * CHUNKS * sizeof *q4_pages);
+    uint32_t *firsts = in_take((FETCH_HEADS + 1) * sizeof *firsts), *q4_firsts = in_take(sizeof *firsts * 4);
+    int32_t *tables = out_take(FETCH_HEADS * UNITS * sizeof *tables);
+    int32_t *q4_tables = out_take(FETCH_HEADS * CHUNKS * sizeof *q4_tables);
+    uint32_t *owners = out_take(FETCH_HEADS * SLOTS * sizeof *owners);
+    uint32_t *q4_owners = out_take(FETCH_HEADS * Q4_SLOTS * sizeof *q4_owners);
+    uint8_t *q4_used = out_take(FETCH_HEADS * Q4_SLOTS);
+    uint32_t *q4_hands = out_take(FETCH_HEADS * sizeof *q4_hands);
+    pools->pool[1] = (struct cuda_pool){
+        .base = {(uintptr_t)chunks}, .slots_per_buffer = FETCH_HEADS * CHUNKS, .slot_bytes = SLOT};
+    pools->pool[2] = (struct cuda_pool){
+        .base = {(uintptr_t)q4}, .slots_per_buffer = FETCH_HEADS * CHUNKS, .slot_bytes = Q4_BYTES};
+    for (uint32_t i = 0; i < FETCH_HEADS * CHUNKS; i++) {
+        pages[i] = i % CHUNKS == 0 || i % CHUNKS == 3 ? UINT32_C(2) << 30 | i : 0; /* of chunk 3 a copy */
+        q4_pages[i] = i % CHUNKS == 0 || i % CHUNKS == 6 ? 0 : UINT32_C(3) << 30 | i;
+    }
+    *row = (struct step_row){.position = 7 * 64 + 20}; /* chunk 7 is not complete */
+    *item =
+        (struct step_item){.pages = (uintptr_t)pages, .q4_pages = (uintptr_t)q4_pages, .chunk_stride = CHUNKS};
+    memset(tables, 0xff, FETCH_HEADS * UNITS * sizeof *tables);
+    memset(owners, 0xff, FETCH_HEADS * SLOTS * sizeof *owners);
+    memset(q4_tables, 0xff, FETCH_HEADS * CHUNKS * sizeof *q4_tables);
+    for (uint32_t h = 0; h < FETCH_HEADS; h++) {
+        uint32_t *rows = in_take(Q4_LISTED * UNIT_TOKENS * sizeof *rows);
+        for (uint32_t i = 0; i < counts[h] * UNIT_TOKENS; i++)
+            rows[i] = listed[h][i / UNIT_TOKENS] * UNIT_TOKENS + i % UNIT_TOKENS;
+        lists[h] = (struct cuda_list){.rows = (uintptr_t)rows, .count = counts[h] * UNIT_TOKENS};
+        firsts[h + 1] = (h + 1) * SLOTS;
+        q4_firsts[h + 1] = (h + 1) * Q4_SLOTS;
+        q4_hands[h] = 1;
+        for (uint32_t slot = 0; slot < Q4_SLOTS; slot++) {
+            q4_owners[h * Q4_SLOTS + slot] = kept[slot];
+            q4_tables[h * CHUNKS + kept[slot]] = (int32_t)slot;
+            q4_used[h * Q4_SLOTS + slot] = slot == 1;
+        }
+    }
+    fetch = (struct cuda_fetch_q4_args){
+        .fetch = {.rows = (uintptr_t)row,
+                  .items = (uintptr_t)item,
+                  .pools = (uintptr_t)pools,
+                  .lists = (uintptr_t)lists,
+                  .addresses = (uintptr_t)out_take(FETCH_HEADS * Q4_LISTED * sizeof(uint64_t)),
+                  .firsts = (uintptr_t)firsts,
+                  .tables = (uintptr_t)tables,
+                  .owners = (uintptr_t)owners,
+                  .stamps = (uintptr_t)out_take(FETCH_HEADS * SLOTS * sizeof(uint32_t)),
+                  .used = (uintptr_t)out_take(FETCH_HEADS * SLOTS),
+                  .hands = (uintptr_t)out_take(FETCH_HEADS * sizeof(uint32_t)),
+                  .slots = (uintptr_t)out_take(FETCH_HEADS * SLOTS * BLOCK),
+                  .results = (uintptr_t)out_take(FETCH_HEADS * sizeof(struct fetch_result)),
+                  .unit_stride = UNITS,
+                  .list_stride = Q4_LISTED,
+                  .block_bytes = BLOCK},
+        .firsts = (uintptr_t)q4_firsts,
+        .tables = (uintptr_t)q4_tables,
+        .owners = (uintptr_t)q4_owners,
+        .stamps = (uintptr_t)out_take(FETCH_HEADS * Q4_SLOTS * sizeof(uint32_t)),
+        .used = (uintptr_t)q4_used,
+        .hands = (uintptr_t)q4_hands,
+        .slots = (uintptr_t)out_take(FETCH_HEADS * Q4_SLOTS * Q4_BYTES),
+        .chunk_stride = CHUNKS,
+        .chunk_bytes = Q4_BYTES,
+    };
+    launch_add("unit_fetch_q4", FETCH_HEADS, 1, 512, sizeof(struct fetch_shared), &fetch);
+}
+
+static void bugs_of_chunk_fetches_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(chunk_fetch_init, CHUNK_BEGIN, CHUNK_END, 23);
+}
+
 static void bugs_of_fetches_are_seen(void **state) {
     (void)state;
     bugs_are_seen(fetch_init, FETCH_BEGIN, FETCH_END, 17);
@@ -423,7 +510,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
         cmocka_unit_test(bugs_of_scores_are_seen),   cmocka_unit_test(bugs_of_choices_are_seen),
-        cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_states_are_seen),
+        cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_chunk_fetches_are_seen),
+        cmocka_unit_test(bugs_of_states_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

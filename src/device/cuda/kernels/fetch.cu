@@ -1,5 +1,6 @@
 /* unit_fetch: what a list names, at addresses that attention can read (kernels.h).  A block has a KV head; its
- * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way. */
+ * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way.  unit_fetch_q4: the same where some
+ * chunks are in 4 bits, which have slots of their own. */
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kernels_turns.h"
 #include "device/cuda/kv_places.h"
@@ -53,6 +54,44 @@ DEVICE char *unit_home(const struct cuda_fetch_args &args, uint32_t place, uint3
            unit % KV_CHUNK_BLOCKS * args.block_bytes;
 }
 
+/* A KV head's chunks in 4 bits. */
+struct chunk_cache {
+    struct unit_cache slots; /* of chunks */
+    const uint32_t *pages;   /* their places; 0: it has rows */
+    uint32_t complete;       /* chunks before it are not written any more */
+    uint32_t device_pools;
+};
+DEVICE struct chunk_cache chunk_cache_of(const struct cuda_fetch_q4_args &args, const struct step_item *item,
+                                         const struct unit_cache &units, uint32_t kv_head, uint64_t position) {
+    const uint32_t *firsts = at<uint32_t>(args.firsts) + kv_head;
+    const uint64_t first = firsts[0];
+    struct chunk_cache q4;
+    q4.slots.table = at<int32_t>(args.tables) + (uint64_t)kv_head * args.chunk_stride;
+    q4.slots.owner = at<uint32_t>(args.owners) + first;
+    q4.slots.stamp = at<uint32_t>(args.stamps) + first;
+    q4.slots.used = at<uint8_t>(args.used) + first;
+    q4.slots.slots = at<char>(args.slots) + first * args.chunk_bytes;
+    q4.slots.addresses = units.addresses;
+    q4.slots.count = firsts[1] - firsts[0];
+    q4.slots.step = units.step;
+    q4.pages = at<uint32_t>(item->q4_pages) + (uint64_t)kv_head * item->chunk_stride;
+    q4.complete = (uint32_t)(position / KV_CHUNK_TOKENS);
+    q4.device_pools = args.fetch.device_pools;
+    return q4;
+}
+
+DEVICE bool chunk_is_near(const struct chunk_cache &q4, uint32_t chunk) {
+    return q4.device_pools >> (q4.pages[chunk] >> 30) & 1;
+}
+/* Its slot, if it may have one; or UNIT_ABSENT. */
+DEVICE int32_t chunk_slot(const struct chunk_cache &q4, uint32_t chunk) {
+    return chunk < q4.complete && !chunk_is_near(q4, chunk) ? q4.slots.table[chunk] : UNIT_ABSENT;
+}
+/* It is read in 4 bits. */
+DEVICE bool chunk_is_q4(const struct chunk_cache &q4, uint32_t chunk) {
+    return q4.pages[chunk] != 0 || chunk_slot(q4, chunk) >= 0;
+}
+
 /* Its slot, as long as its chunk is not written; or UNIT_ABSENT. */
 DEVICE int32_t unit_slot(const struct cuda_fetch_args &args, const struct unit_cache &cache, uint32_t unit,
                          uint32_t place, uint32_t complete_chunks) {
@@ -60,17 +99,21 @@ DEVICE int32_t unit_slot(const struct cuda_fetch_args &args, const struct unit_c
     return is_far && unit / KV_CHUNK_BLOCKS < complete_chunks ? cache.table[unit] : UNIT_ABSENT;
 }
 
-/* Hits get their addresses; misses, in the order of the list, go to shared.units and .places. */
+/* Hits get their addresses; misses, in the order of the list, go to shared.units and .places.  Q4: but for units of
+ * chunks in 4 bits. */
+template <bool Q4>
 DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, const struct unit_cache &cache,
-                                         const uint32_t *rows, uint32_t count, const uint32_t *pages,
-                                         uint32_t complete_chunks, struct fetch_shared &shared) {
-    struct fetch_result result = {0, 0, 0, 0};
+                                         const struct chunk_cache &q4, const uint32_t *rows, uint32_t count,
+                                         const uint32_t *pages, uint32_t complete_chunks,
+                                         struct fetch_shared &shared) {
+    struct fetch_result result = {};
     for (uint32_t first = 0; first < count; first += FETCHERS) {
         const uint32_t i = first + thread_index(), unit = i < count ? rows[i * UNIT_TOKENS] / UNIT_TOKENS : 0,
                        chunk = unit / KV_CHUNK_BLOCKS;
-        const uint32_t place = i < count ? pages[chunk] : 0, pool = place >> 30;
-        const int32_t slot = i < count ? unit_slot(args, cache, unit, place, complete_chunks) : UNIT_ABSENT;
-        const bool is_there = slot >= 0 || (i < count && pool != 0);
+        const bool is_listed = i < count && !(Q4 && chunk_is_q4(q4, chunk));
+        const uint32_t place = is_listed ? pages[chunk] : 0, pool = place >> 30;
+        const int32_t slot = is_listed ? unit_slot(args, cache, unit, place, complete_chunks) : UNIT_ABSENT;
+        const bool is_there = slot >= 0 || (is_listed && pool != 0);
         const bool is_direct =
             is_there && slot < 0 && (chunk >= complete_chunks || (args.device_pools >> pool & 1));
         if (is_direct) cache.addresses[i] = (uint64_t)(uintptr_t)unit_home(args, place, unit);
@@ -85,8 +128,8 @@ DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, con
         result.direct += all;
         (void)holders_before(slot >= 0, &all, shared);
         result.hits += all;
-        (void)holders_before(i < count && !is_there, &all, shared);
-        if (i < count && !is_there) cache.addresses[i] = 0;
+        (void)holders_before(is_listed && !is_there, &all, shared);
+        if (is_listed && !is_there) cache.addresses[i] = 0;
         result.absent += all;
         const bool misses = is_there && !is_direct && slot < 0;
         const uint32_t number = (uint32_t)result.misses + holders_before(misses, &all, shared);
@@ -132,54 +175,61 @@ DEVICE uint32_t victims_find(const struct unit_cache &cache, uint32_t need, uint
     return found;
 }
 
+enum { PULLED = 256 }; /* times 16 bytes, by a warp at once */
+
+/* `sixteens` of 16 bytes, those from `first` on, PULLED at most, by a warp. */
+DEVICE void warp_pull(const char *source, char *target, uint32_t first, uint32_t sixteens) {
+    const uint32_t lane = lane_index();
+    const struct u32x4 *from = (const struct u32x4 *)(const void *)source;
+    struct u32x4 *to = (struct u32x4 *)(void *)target, v[8];
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++) {
+        v[i] = {0, 0, 0, 0};
+        if (first + i * 32 + lane < sixteens) v[i] = load16_bus(from + first + i * 32 + lane);
+    }
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++)
+        if (first + i * 32 + lane < sixteens) to[first + i * 32 + lane] = v[i];
+}
+
 /* The bytes of each miss, by a warp. */
 DEVICE void units_pull(const struct cuda_fetch_args &args, const struct unit_cache &cache,
                        const uint32_t *pages, uint32_t count, const struct fetch_shared &shared) {
-    const uint32_t lane = lane_index(), sixteens = args.block_bytes / 16;
+    const uint32_t sixteens = args.block_bytes / 16;
     for (uint32_t n = thread_index() / 32; n < count; n += FETCH_WARPS) {
-        const struct u32x4 *from = (const struct u32x4 *)(const void *)unit_home(
-            args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
-        struct u32x4 *to = (struct u32x4 *)(void *)(cache.slots +
-                                                    (uint64_t)shared.victims[n] * args.block_bytes),
-                     v[8];
-        for (uint32_t first = 0; first < sixteens; first += 256) {
-            UNROLL
-            for (uint32_t i = 0; i < 8; i++) {
-                v[i] = {0, 0, 0, 0};
-                if (first + i * 32 + lane < sixteens) v[i] = load16_bus(from + first + i * 32 + lane);
-            }
-            UNROLL
-            for (uint32_t i = 0; i < 8; i++)
-                if (first + i * 32 + lane < sixteens) to[first + i * 32 + lane] = v[i];
-        }
+        const char *home = unit_home(args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
+        for (uint32_t first = 0; first < sixteens; first += PULLED)
+            warp_pull(home, cache.slots + (uint64_t)shared.victims[n] * args.block_bytes, first, sixteens);
     }
 }
 
-KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
-    struct fetch_shared &shared = SHARED(struct fetch_shared);
-    const uint32_t kv_head = block_x(), t = thread_index();
-    dependents_start();
-    dependency_wait();
-    const struct step_row row = at<struct step_row>(args.rows)[0];
-    const struct step_item *item = at<struct step_item>(args.items) + row.item;
-    const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
-    const struct cuda_list list = list_at(args.lists, args.limits, kv_head);
-    const struct unit_cache cache = unit_cache_of(args, kv_head, row.position);
-    struct fetch_result result =
-        units_look_up(args, cache, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
-                      (uint32_t)(row.position / KV_CHUNK_TOKENS), shared);
-    uint32_t hand = at<uint32_t>(args.hands)[kv_head];
-    const uint32_t found = victims_find(cache, (uint32_t)result.misses, &hand, shared);
-    for (uint32_t n = t; n < found;
+/* The misses have their slots: the bytes of the first `found` of them are to come. */
+DEVICE void victims_take(const struct unit_cache &cache, uint32_t found, const struct fetch_shared &shared) {
+    for (uint32_t n = thread_index(); n < found;
          n += FETCHERS) { /* nobody's unit is a miss and another's victim: those are hits */
         const uint32_t slot = shared.victims[n], unit = shared.units[n], before = cache.owner[slot];
         if (before != SLOT_EMPTY) cache.table[before] = UNIT_ABSENT;
         cache.owner[slot] = unit;
         cache.table[unit] = (int32_t)slot;
         cache.used[slot] = 1;
-        cache.addresses[shared.places[n]] =
-            (uint64_t)(uintptr_t)(cache.slots + (uint64_t)slot * args.block_bytes);
     }
+}
+
+/* Units that are rows.  Q4: q4 are the KV head's chunks in 4 bits. */
+template <bool Q4>
+DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct step_row &row, const uint32_t *pages,
+                        const struct cuda_list &list, const struct unit_cache &cache, const struct chunk_cache &q4,
+                        struct fetch_shared &shared) {
+    const uint32_t kv_head = block_x(), t = thread_index();
+    struct fetch_result result = units_look_up<Q4>(
+        args, cache, q4, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
+        (uint32_t)(row.position / KV_CHUNK_TOKENS), shared);
+    uint32_t hand = at<uint32_t>(args.hands)[kv_head];
+    const uint32_t found = victims_find(cache, (uint32_t)result.misses, &hand, shared);
+    victims_take(cache, found, shared);
+    for (uint32_t n = t; n < found; n += FETCHERS)
+        cache.addresses[shared.places[n]] =
+            (uint64_t)(uintptr_t)(cache.slots + (uint64_t)shared.victims[n] * args.block_bytes);
     for (uint32_t n = found + t; n < result.misses; n += FETCHERS) /* no slot is left */
         cache.addresses[shared.places[n]] =
             (uint64_t)(uintptr_t)unit_home(args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
@@ -193,6 +243,129 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     }
     units_pull(args, cache, pages, found, shared);
 }
+
+KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
+    struct fetch_shared &shared = SHARED(struct fetch_shared);
+    const uint32_t kv_head = block_x();
+    dependents_start();
+    dependency_wait();
+    const struct step_row row = at<struct step_row>(args.rows)[0];
+    const struct step_item *item = at<struct step_item>(args.items) + row.item;
+    const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
+    const struct cuda_list list = list_at(args.lists, args.limits, kv_head);
+    units_fetch<false>(args, row, pages, list, unit_cache_of(args, kv_head, row.position), {}, shared);
+}
+
+/* ---- chunks in 4 bits */
+
+/* A list's units, of which those of a chunk follow each other. */
+struct unit_rows {
+    const uint32_t *rows;
+    uint32_t count; /* units */
+};
+DEVICE uint32_t listed_chunk(const struct unit_rows &list, uint32_t i) {
+    return list.rows[i * UNIT_TOKENS] / KV_CHUNK_TOKENS;
+}
+
+DEVICE void q4_unit_put(const struct unit_cache &cache, const struct unit_rows &list, uint32_t i, const char *chunk) {
+    cache.addresses[i] =
+        (uint64_t)(uintptr_t)chunk | Q4_UNIT | list.rows[i * UNIT_TOKENS] % KV_CHUNK_TOKENS / UNIT_TOKENS;
+}
+
+DEVICE char *chunk_in_slot(const struct cuda_fetch_q4_args &args, const struct unit_cache &cache, uint32_t slot) {
+    return cache.slots + (uint64_t)slot * args.chunk_bytes;
+}
+
+/* As units_look_up, of chunks: each is found, counted and missed by the first of its units. */
+DEVICE struct fetch_result chunks_look_up(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
+                                          const struct cuda_pools *pools, const struct unit_rows &list,
+                                          struct fetch_shared &shared) {
+    const struct unit_cache &cache = q4.slots;
+    struct fetch_result result = {};
+    for (uint32_t first = 0; first < list.count; first += FETCHERS) {
+        const uint32_t i = first + thread_index(), chunk = i < list.count ? listed_chunk(list, i) : 0;
+        const bool is_listed = i < list.count && chunk_is_q4(q4, chunk);
+        const bool leads = is_listed && (i == 0 || listed_chunk(list, i - 1) != chunk);
+        const int32_t slot = is_listed ? chunk_slot(q4, chunk) : UNIT_ABSENT;
+        const bool misses = is_listed && slot < 0 && chunk < q4.complete && !chunk_is_near(q4, chunk);
+        const bool is_direct = is_listed && slot < 0 && !misses;
+        if (slot >= 0) q4_unit_put(cache, list, i, chunk_in_slot(args, cache, (uint32_t)slot));
+        if (is_direct) q4_unit_put(cache, list, i, chunk_at(pools, q4.pages[chunk]));
+        if (slot >= 0 && leads) {
+            cache.used[slot] = 1;
+            cache.stamp[slot] = cache.step;
+        }
+        uint32_t all;
+        (void)holders_before(leads && slot >= 0, &all, shared);
+        result.q4_hits += all;
+        (void)holders_before(leads && is_direct, &all, shared);
+        result.q4_direct += all;
+        const uint32_t before = (uint32_t)result.q4_misses + holders_before(leads && misses, &all, shared),
+                       number = before - !leads; /* of those that follow, the one that leads */
+        if (misses && number >= FETCH_MISSES_MAX) q4_unit_put(cache, list, i, chunk_at(pools, q4.pages[chunk]));
+        if (leads && misses && number < FETCH_MISSES_MAX) shared.units[number] = chunk, shared.places[number] = i;
+        result.q4_misses += all;
+    }
+    if (result.q4_misses > FETCH_MISSES_MAX) {
+        result.q4_direct += result.q4_misses - FETCH_MISSES_MAX;
+        result.q4_misses = FETCH_MISSES_MAX;
+    }
+    return result;
+}
+
+/* The bytes of each miss, in pieces, by a warp each. */
+DEVICE void chunks_pull(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
+                        const struct cuda_pools *pools, uint32_t count, const struct fetch_shared &shared) {
+    const uint32_t sixteens = args.chunk_bytes / 16, pieces = (sixteens + PULLED - 1) / PULLED;
+    for (uint32_t piece = thread_index() / 32; piece < count * pieces; piece += FETCH_WARPS) {
+        const uint32_t n = piece / pieces;
+        warp_pull(chunk_at(pools, q4.pages[shared.units[n]]), chunk_in_slot(args, q4.slots, shared.victims[n]),
+                  piece % pieces * PULLED, sixteens);
+    }
+}
+
+DEVICE void chunks_fetch(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
+                         const struct unit_rows &list, struct fetch_shared &shared) {
+    const uint32_t kv_head = block_x(), t = thread_index();
+    const struct cuda_pools *pools = at<struct cuda_pools>(args.fetch.pools);
+    struct fetch_result result = chunks_look_up(args, q4, pools, list, shared);
+    const uint32_t misses = (uint32_t)result.q4_misses;
+    uint32_t hand = at<uint32_t>(args.hands)[kv_head];
+    const uint32_t found = victims_find(q4.slots, misses, &hand, shared);
+    victims_take(q4.slots, found, shared);
+    for (uint32_t n = t; n < misses; n += FETCHERS) {
+        const uint32_t chunk = shared.units[n];
+        const char *there = n < found ? chunk_in_slot(args, q4.slots, shared.victims[n])
+                                      : chunk_at(pools, q4.pages[chunk]);
+        for (uint32_t i = shared.places[n]; i < list.count && listed_chunk(list, i) == chunk; i++)
+            q4_unit_put(q4.slots, list, i, there);
+    }
+    if (t == 0) {
+        at<uint32_t>(args.hands)[kv_head] = hand;
+        struct fetch_result *sum = at<struct fetch_result>(args.fetch.results) + kv_head;
+        sum->q4_hits += result.q4_hits, sum->q4_misses += found;
+        sum->q4_direct += result.q4_direct + misses - found;
+    }
+    chunks_pull(args, q4, pools, found, shared);
+}
+
+KERNEL(unit_fetch_q4, cuda_fetch_q4_args, 512, 1) {
+    struct fetch_shared &shared = SHARED(struct fetch_shared);
+    const struct cuda_fetch_args &fetch = args.fetch;
+    const uint32_t kv_head = block_x();
+    dependents_start();
+    dependency_wait();
+    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
+    const struct step_row row = at<struct step_row>(fetch.rows)[0];
+    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
+    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
+    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
+    const struct chunk_cache q4 = chunk_cache_of(args, item, cache, kv_head, row.position);
+    units_fetch<true>(fetch, row, pages, list, cache, q4, shared);
+    chunks_fetch(args, q4, {at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS}, shared);
+}
+
+/* ---- what a fetch would read in the host's memory */
 
 /* Lists are short beside what their units hold, so a block goes through one. */
 KERNEL(unit_missing, cuda_missing_args, 512, 1) {
@@ -211,5 +384,27 @@ KERNEL(unit_missing, cuda_missing_args, 512, 1) {
                        place = pages[unit / KV_CHUNK_BLOCKS];
         const bool is_near = fetch.device_pools >> (place >> 30) & 1;
         missing[i] = !is_near && unit_slot(fetch, cache, unit, place, (uint32_t)row.position / KV_CHUNK_TOKENS) < 0;
+    }
+}
+
+KERNEL(unit_missing_q4, cuda_missing_q4_args, 512, 1) {
+    const struct cuda_fetch_args &fetch = args.fetch.fetch;
+    const uint32_t kv_head = block_x();
+    dependents_start();
+    dependency_wait();
+    const struct step_row row = at<struct step_row>(fetch.rows)[0];
+    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
+    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
+    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
+    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
+    const struct chunk_cache q4 = chunk_cache_of(args.fetch, item, cache, kv_head, row.position);
+    uint8_t *missing = at<uint8_t>(args.missing) + (uint64_t)kv_head * fetch.list_stride;
+    for (uint32_t i = thread_index(); i < (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
+        const uint32_t unit = at<uint32_t>(list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS, chunk = unit / KV_CHUNK_BLOCKS,
+                       place = pages[chunk];
+        const bool is_near = fetch.device_pools >> (place >> 30) & 1;
+        missing[i] = chunk_is_q4(q4, chunk)
+                         ? !chunk_is_near(q4, chunk) && chunk_slot(q4, chunk) < 0
+                         : !is_near && unit_slot(fetch, cache, unit, place, q4.complete) < 0;
     }
 }
