@@ -422,7 +422,7 @@ part_documents() {
 part_methods() {
   models_wait
   depth=8192 behind=16384 near=200M eighth=72M host=96M steps=24 keep=512 share=10% settings=
-  [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M steps=4 keep=64 share=64 settings=:sinks=8:recent=8
+  [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M steps=4 keep=64 share=200 settings=:sinks=8:recent=8
   set -- -p 0 -r "$([ $small = 1 ] && echo 1 || echo 3)" -n
   filled=
   for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" $steps -d $depth --kv-device $near --preset $method; done
