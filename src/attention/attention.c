@@ -338,11 +338,7 @@ bool attention_fits_graphs(const struct attention *attention) {
     return attention->select == NULL || select_fits_graphs(attention->select);
 }
 
-/* Above a disk lists that are kept, and those that are expected, have limits of their own. */
-static size_t limit_count(const struct attention *attention) {
-    const struct attention_options *options = &attention->options;
-    return options->layer_count * options->sequence_capacity * options->kv_head_count;
-}
+/* Of lists that are kept above a disk limits come from where the host sees them. */
 static bool tells(const struct attention *attention) { return attention->turns != NULL && attention->reuse != NULL; }
 
 /* Limits of all lists of a step, and memory for lists that grow to the whole context. */
@@ -350,11 +346,11 @@ static enum status reserve_step(struct attention *attention, struct stream *stre
                                 struct error *error) {
     const struct attention_options *options = &attention->options;
     struct step_limits *own = &attention->limits;
-    const size_t count = limit_count(attention), kinds = tells(attention) ? TURNS_LISTS : 1;
+    const size_t count = options->layer_count * options->sequence_capacity * options->kv_head_count;
     if (own->list == NULL) own->list = calloc(count, sizeof *own->list);
     if (own->list == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (!buffer_exists(&own->buffer))
-        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, kinds * count * sizeof *own->list,
+        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE, count * sizeof *own->list,
                                                     &own->buffer, error));
     own->list_stride = align_up((size_t)kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS, 16);
     if (attention->tiered != NULL) own->list_stride = (size_t)options->kept_max; /* of which there is memory */
@@ -569,12 +565,13 @@ static void capture_choice(struct choice *choice, const struct step_lists *lists
 
 void attention_begin_capture(struct attention *attention) {
     if (attention->limits.list == NULL) return; /* dense */
-    struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0), .tokens = attention->limits.tokens};
+    /* Where they are told those of a layer are first what is expected of it, and then its own. */
+    const struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0),
+                                     .tokens = attention->limits.tokens};
     const struct span none = {.buffer = NULL};
     const bool is_told = tells(attention);
     capture_choice(&attention->choice, &lists, is_told ? turns_told(attention->turns, TURNS_LISTED) : none,
                    attention->limits.list_stride);
-    if (is_told) lists.limits = span_behind(lists.limits, limit_count(attention) * sizeof(struct step_list));
     if (attention->tiered != NULL)
         capture_choice(&attention->tiered->prefetch.choice, &lists,
                        is_told ? turns_told(attention->turns, TURNS_EXPECTED) : none, attention->limits.list_stride);

@@ -68,7 +68,7 @@ enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struc
 /* In place of reuse_choose while the step is captured. */
 enum status reuse_capture(struct reuse *reuse, const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;
-/* The same in place of reuse_expect.  The choice has limits of its own, which become those of what is expected. */
+/* The same in place of reuse_expect: limits become those of what is expected, told apart from the layer's own. */
 enum status reuse_capture_expected(struct reuse *reuse, const struct select *select, struct stream *stream,
                                    const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;

@@ -297,7 +297,8 @@ static void kept_lists_count_as_they_do_in_steps_that_are_no_graphs(void **state
 static void what_kept_lists_name_is_held(void **state) {
     (void)state;
     static const size_t which[SEQUENCES] = {0, 1, 2};
-    struct setting setting = {"clo", KEEPS("0", "-1") ",page=64,resident=0,speculate=none", "224", 0, 1 << 20, 2, false};
+    struct setting setting = {"clo", KEEPS("0", "-1") ",page=64,resident=0,speculate=none", "224", 0, 1 << 20, 2,
+                              false};
     uint64_t held[3][4]; /* in turns; by operations; in turns, with slots */
     for (size_t run = 0; run < 3; run++) {
         struct rig rig;
@@ -352,7 +353,7 @@ static void what_slots_have_is_not_read_ahead(void **state) {
            (unsigned long long)met[0].prefetched, (unsigned long long)met[0].prefetch_hits,
            (unsigned long long)met[1].prefetched, (unsigned long long)met[1].prefetch_hits);
     /* Most of what is read is then asked for: what slots have is not.  How much the gate lets through hangs on time. */
-    assert_in_range(met[1].prefetch_hits, met[1].prefetched / 2, met[1].prefetched);
+    assert_in_range(met[1].prefetch_hits, met[1].prefetched * 3 / 5, met[1].prefetched);
     assert_true(met[1].prefetch_hits > 10);
 }
 
@@ -402,7 +403,7 @@ static void a_layer_that_ram_does_not_hold_goes_head_by_head(void **state) {
 static void what_others_kept_is_not_taken(void **state) {
     (void)state;
     static const size_t all[SEQUENCES] = {0, 1, 2};
-    const struct setting setting = {"clo", KEEPS("0", "-1"), "300", 0, 16 << 10, 3, false};
+    const struct setting setting = {"clo", CODES("0") ",age=0,reused=0,power=0,eta=-1", "300", 0, 16 << 10, 3, false};
     struct rig rig;
     rig_open(&rig, test_seed(9), false, &setting, NULL);
     for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 325);
