@@ -803,9 +803,27 @@ static enum status place_units(struct plan *plan, const struct model_config *con
     return STATUS_OK;
 }
 
+/* Buffers that grow with the budget (grow_buffers: workspace and inputs of kvpr, most of all) take slots of a budget
+ * that was to hold all of the K and V: it gets what they take, up to `most`. */
+static enum status add_buffers(struct plan *plan, const struct model_config *config, uint64_t kv_bytes, uint64_t most,
+                               struct error *error) {
+    enum { ROUNDS = 12 }; /* of what is added they take up to half, too */
+    for (size_t round = 0; round < ROUNDS && !plan->quantized_pages; round++) {
+        struct kv_cache_config cache;
+        TRY(plan_cache_config(plan, config, &cache, error));
+        const uint64_t chunk_bytes = kv_cache_chunk_bytes_max(&cache), chunks = kv_bytes / chunk_bytes,
+                       slots = kv_tier_chunk_slots(&cache, 0);
+        if (slots >= chunks) break;
+        plan->host_bytes += kv_tier_slots_bytes(&cache, (chunks - slots) * chunk_bytes);
+        if (plan->host_bytes >= most) break;
+    }
+    if (plan->host_bytes > most) plan->host_bytes = most;
+    return STATUS_OK;
+}
+
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
-    uint64_t bytes_min, all;
+    uint64_t bytes_min, all, kv_bytes = 0;
     if (plan->disk_directory == NULL) return STATUS_OK;
     take_rows(plan, config);
     TRY(place_units(plan, config, error));
@@ -814,12 +832,14 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
     TRY(token_config(plan, config, &cache, error));
     TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     all = kv_cache_sequence_bytes(&cache, plan_context_size(plan, config));
-    if (all == UINT64_MAX || __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
-        __builtin_add_overflow(kv_tier_slots_bytes(&cache, all), bytes_min, &all))
+    if (all == UINT64_MAX || __builtin_mul_overflow(all, plan->sequence_capacity, &kv_bytes) ||
+        __builtin_add_overflow(kv_tier_slots_bytes(&cache, kv_bytes), bytes_min, &all))
         all = UINT64_MAX;
     const uint64_t memory = plan->memory_bytes != 0 ? plan->memory_bytes : memory_available_bytes();
     uint64_t half = memory / 2, wanted = all < half ? all : half;
     plan->host_bytes = wanted;
+    if (all < half) TRY(add_buffers(plan, config, kv_bytes, half, error));
+    wanted = plan->host_bytes;
     if (plan->pools_key_index) TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     plan->host_bytes = wanted > bytes_min ? wanted : bytes_min;
     return STATUS_OK;

@@ -292,6 +292,26 @@ static void a_budget_that_nobody_gives_holds_everything(void **state) {
         assert_in_range(kv_tier_chunk_slots(&cache, 0), kv_lane_count(&cache) * 8192 / KV_CHUNK_TOKENS, UINT64_MAX);
         plan_deinit(&plan);
     }
+    /* Also where buffers grow with it: workspace and inputs of what is computed again. */
+    struct model_config wide = config;
+    wide.layer_count = 16, wide.head_count = wide.kv_head_count = 8;
+    wide.hidden_size = 512, wide.k_dimension = wide.v_dimension = 64;
+    for (uint64_t context = 2048; context <= 8192; context *= 2) {
+        struct plan plan = plan_of("kvpr", NULL, true, KV_F16);
+        struct kv_cache_config cache;
+        struct error error;
+        plan.context_size = context;
+        plan.memory_bytes = (uint64_t)1 << 36;
+        assert_ok(plan_set_host_bytes(&plan, &wide, &error), error);
+        assert_ok(plan_cache_config(&plan, &wide, &cache, &error), error);
+        assert_true(plan_keeps_inputs(&plan, &wide));
+        const uint64_t slots = kv_tier_chunk_slots(&cache, 0), chunks = kv_lane_count(&cache) * context / KV_CHUNK_TOKENS;
+        assert_in_range(slots, chunks, chunks + chunks / 2 + 256);
+        plan.memory_bytes = plan.host_bytes * 2 - 2; /* half of it is all that is taken */
+        assert_ok(plan_set_host_bytes(&plan, &wide, &error), error);
+        assert_int_equal(plan.host_bytes, plan.memory_bytes / 2);
+        plan_deinit(&plan);
+    }
 }
 
 /* One line, with a budget, on disk and without either; never a size of KV that there cannot be. */
