@@ -831,7 +831,7 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
     if (plan->has_budget) return STATUS_OK;
     TRY(token_config(plan, config, &cache, error));
     TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
-    all = kv_cache_sequence_bytes(&cache, plan_context_size(plan, config));
+    all = kv_cache_sequence_bytes(&cache, kv_chunks_of(plan_context_size(plan, config)) * KV_CHUNK_TOKENS);
     if (all == UINT64_MAX || __builtin_mul_overflow(all, plan->sequence_capacity, &kv_bytes) ||
         __builtin_add_overflow(kv_tier_slots_bytes(&cache, kv_bytes), bytes_min, &all))
         all = UINT64_MAX;
