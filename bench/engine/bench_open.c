@@ -1,11 +1,11 @@
 /* What the opening of a saved document takes, by parts, and the first token behind it: KV is made up and saved once,
  * then the document is opened anew in every round, by an engine that stays, with its files in the page cache.
  *
- *     bench_open MODEL DIR [-d tokens] [-m MiB] [-p preset] [-k keep] [-s settings] [-r rounds] [-t threads] [-o 0|1]
- *     [-a 0|1]
+ *     bench_open MODEL DIR [-d tokens] [-m MiB] [-p preset] [-k keep] [-s settings] [-r rounds]
+ *                          [-t threads] [-o 0|1] [-a 0|1]
  *
- * DIR is made, and is to be removed afterwards; -o 1 opens what is there, -a 0 does without the tokens.  CSV on standard output, a line for each part
- * of a round, in ms: by the clock, of processor time, and of that the engine's thread:
+ * DIR is made, and is to be removed afterwards; -o 1 opens what is there, -a 0 does without the tokens.  CSV on
+ * standard output, a line for each part of a round, in ms: by the clock, of processor time, and of that the engine's:
  *
  *     find      the document is found by its tokens
  *     catalog   its row and checksums are read and compared, its files opened

@@ -116,8 +116,8 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
     }
 }
 
-/* Chunks [first, first + count) of a layer's heads, on their way to memory.  wanted: [KV heads of the layer]; NULL: all.
- * false: there are no slots for all of them. */
+/* Chunks [first, first + count) of a layer's heads, on their way to memory.  wanted: [KV heads of the layer]; NULL:
+ * all.  false: there are no slots for all of them. */
 static bool begin_heads(struct kv_sequence *sequence, size_t layer, struct kv_fetch *fetches, const bool *wanted,
                         uint64_t first, size_t count) {
     const size_t heads = kv_heads(&sequence->cache->config, layer);

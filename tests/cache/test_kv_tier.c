@@ -764,20 +764,15 @@ static void save_one(struct setting *setting, struct model_sequence *model) {
     kv_sequence_destroy(model->sequence);
 }
 
-/* Of what is damaged the first one is named, whoever read it. */
-static void a_key_index_is_read_by_all_threads(void **state) {
-    (void)state;
+static void check_read_by_all(struct device *device, struct random *random, bool together) {
     static struct model_sequence model;
     struct meeting meeting = {.faults = {&meeting, meet},
                               .lock = PTHREAD_MUTEX_INITIALIZER,
                               .come = PTHREAD_COND_INITIALIZER};
-    struct random random;
     struct scratch scratch;
     struct error error;
-    struct device *device = make_device(READERS);
-    random_init(&random, test_seed(20261128));
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct setting setting = {.device = device, .random = &random, .faults = &meeting.faults};
+    struct setting setting = {.device = device, .random = random, .faults = &meeting.faults};
     setting_open(&setting, scratch.path, 0, KEY_INDEX);
     save_one(&setting, &model);
 
@@ -791,14 +786,18 @@ static void a_key_index_is_read_by_all_threads(void **state) {
                                  word_of(model.rows[chunk * KV_CHUNK_TOKENS], layer, head));
     kv_sequence_destroy(model.sequence);
 
-    /* [16 chunks][layer][KV head][chunk] */
-    const uint64_t first = ((1 * LAYERS + 1) * HEADS + 1) * 16 + 4, later = ((2 * LAYERS + 2) * HEADS) * 16;
+    /* [16 chunks][layer][KV head][chunk]; the first and the third part, which are read together, or later ones. */
+    const uint64_t chunk = together ? 4 : 20, layer = 1, head = together ? 0 : 1,
+                   first = ((chunk / 16 * LAYERS + layer) * HEADS + head) * 16 + 4,
+                   later = ((together ? 0 : 2) * LAYERS + 2) * HEADS * 16;
     damage(scratch_name(&scratch, "1.metadata"), later * KEY_INDEX);
     damage(scratch_name(&scratch, "1.metadata"), first * KEY_INDEX);
+    meeting.is_on = together;
+    meeting.count = 0;
     assert_int_equal(open_first(&setting, &model, &error), STATUS_DOCUMENT);
     char expected[120];
-    snprintf(expected, sizeof expected, "1.metadata: damaged at %u (layer 1, KV head 1, chunk 20)",
-             (unsigned)first * KEY_INDEX);
+    snprintf(expected, sizeof expected, "1.metadata: damaged at %u (layer 1, KV head %u, chunk %u)",
+             (unsigned)first * KEY_INDEX, (unsigned)head, (unsigned)chunk);
     if (strstr(error.message, expected) == NULL) fail_msg("%s, expected %s", error.message, expected);
     kv_sequence_destroy(model.sequence);
     struct document *document;
@@ -807,6 +806,16 @@ static void a_key_index_is_read_by_all_threads(void **state) {
                      STATUS_DOCUMENT); /* it is flagged */
     setting_close(&setting);
     scratch_destroy(&scratch);
+}
+
+/* Of what is damaged the first one is named, whoever read it, and whoever was done first. */
+static void a_key_index_is_read_by_all_threads(void **state) {
+    (void)state;
+    struct random random;
+    struct device *device = make_device(READERS);
+    random_init(&random, test_seed(20261128));
+    check_read_by_all(device, &random, false);
+    check_read_by_all(device, &random, true);
     device->operations->stream_destroy(stream);
     device_destroy(device);
 }

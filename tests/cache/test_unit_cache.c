@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/random.h"
 #include "kernels/codec/codec.h"
 
@@ -91,6 +92,7 @@ static struct unit_cache *cache_of(struct rig *rig, uint64_t bytes) {
     rig->device->operations = &rig->operations;
     assert_ok(unit_cache_create(&cache, rig->device, &options, &rig->error), rig->error);
     assert_in_range(counted.bytes, cache != NULL, bytes);
+    assert_int_equal(unit_cache_bytes(cache), cache != NULL ? counted.bytes : 0);
     return cache;
 }
 
@@ -149,6 +151,8 @@ static void whole_heads_read_each_unit_once(void **state) {
     rig_open(&rig);
     struct unit_cache *cache = cache_of(&rig, 2 * (2 * ALL + 6 * LISTED) * rig.layout[LAYERS - 1].block_bytes);
     assert_int_equal(unit_cache_whole_count(cache), 2);
+    /* What a row that sees everything may have in all heads' slots: those of the head that has the fewest. */
+    assert_in_range(unit_cache_tokens(cache), LISTED * KV_BLOCK_TOKENS, (ALL - 1) * KV_BLOCK_TOKENS);
     uint64_t again[LANES] = {0}; /* misses of units that a head had before */
     memset(had, 0, sizeof had);
     for (size_t i = 0; i < STEPS * SEQUENCES; i++)
@@ -187,6 +191,9 @@ static void bytes_hold_what_they_can(void **state) {
         const size_t count = unit_cache_whole_count(cache);
         none += cache == NULL;
         if (count > 0) assert_true(counted.bytes > bytes / 2 || count == 3);
+        const uint64_t each = bytes / (LANES * SEQUENCES * rig.layout[LAYERS - 1].block_bytes);
+        if (cache != NULL && count == 0)
+            assert_in_range(unit_cache_tokens(cache) / KV_BLOCK_TOKENS, max_size(each / 4, 1), 2 * each);
         assert_in_range(count, before, 3);
         seen[before = count]++;
         unit_cache_destroy(cache);

@@ -206,7 +206,7 @@ static void test_plan(void **state) {
     if (result.code != 0) fail_msg("exit code %d: %s", result.code, result.complaints);
     assert_int_equal(number_of(&result, "device_bytes"), 1 << 30);
     assert_non_null(strstr(result.output, "\"processor\": \"Fake GPU 0\""));
-    assert_non_null(strstr(result.output, "--preset full --device cuda --kv-device 4M --kv-host 64M -t "));
+    assert_non_null(strstr(result.output, " -c 8192 --preset full --device cuda --kv-device 4M --kv-host 64M -t "));
     struct process_result choice = result;
     choice.output = strstr(result.output, "\"choice\"");
     const uint64_t near = number_of(&choice, "device_bytes"), far = number_of(&choice, "host_bytes");
