@@ -113,7 +113,8 @@ part_tests() {
   testers=
   for test in device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine engine/test_cuda_tiers \
     device/cuda/card_rows device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul \
-    device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch; do
+    device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_scores \
+    device/cuda/card_fetch; do
     test_run "$test" &
     testers="$testers $!"
   done
@@ -257,6 +258,12 @@ bench_row() {
         fetched = fetched sprintf("; chunks in 4 bits: %d hits %d misses %d read in RAM", field("kv_unit_q4_hits"),
           field("kv_unit_q4_misses"), field("kv_unit_q4_direct"))
         right = right && field("kv_unit_q4_hits") > 0
+      }
+      if (field("preset") == "hata" && prompt == 0 && field("kv_chunks") == "") {
+        # of a layer 11 kernels, 12 behind slots, and 2 that look for chunks where a graph has room for so long a row
+        levels = (launches / passes - 3) / layers >= 13 + (units != "") ? 2 : 1
+        fetched = fetched "; levels of index: " levels
+        right = right && levels == 2
       }
       if (field("preset") == "clo") {
         fetched = fetched sprintf("; %d of %d lists kept", field("hits"), field("hits") + field("misses"))

@@ -272,7 +272,7 @@ static size_t chunk_bytes(struct selection_run *run, double *head_bytes) {
         bytes = run->hash.bytes;
         break;
     case LEVEL:
-        level_layout_init(&run->level, c->dimension, c->bits);
+        level_layout_init(&run->level, c->dimension, c->bits, false);
         bytes = align_up(run->level.bytes, 64);
         break;
     case MIN_MAX:

@@ -281,9 +281,10 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
     if (layout->kind == KEY_INDEX_ABSTRACT)
         name = layout->abstract_kind == ABSTRACT_MIN_MAX ? "quest" : select_meanstd.name;
-    const int used = snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
-                              by_level ? "-mean" : "", layout->bounds_apart ? "-bounds" : "", codebook, parameter,
-                              options->dense_layers, select->digest);
+    const int used =
+        snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
+                 by_level ? level->spread_offset != 0 ? "-spread" : "-mean" : "", layout->bounds_apart ? "-bounds" : "",
+                 codebook, parameter, options->dense_layers, select->digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
     if (layout->sample_count > 0)
         snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", layout->sample_count);

@@ -67,7 +67,8 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     layout->aggregate = select_aggregate(options, by_level ? SCORE_SOFTMAX : SCORE_SUM);
     if (by_level) {
         layout->kind = KEY_INDEX_LEVEL;
-        level_layout_init(&layout->level, shape->k_dimension, code_bits(options, shape) / shape->k_dimension);
+        const bool may_look = options->page >= KV_BLOCK_TOKENS && layout->aggregate == SCORE_SOFTMAX;
+        level_layout_init(&layout->level, shape->k_dimension, code_bits(options, shape) / shape->k_dimension, may_look);
         layout->bytes = layout->level.bytes;
     } else {
         layout->kind = KEY_INDEX_HASH;

@@ -19,6 +19,7 @@
 #include "base/counter.h"
 #include "base/status.h"
 #include "device/buffer.h"
+#include "device/look.h"
 #include "device/place.h"
 #include "device/step.h"
 #include "kernels/abstract/abstract.h"
@@ -431,6 +432,16 @@ struct choose_operation {
     struct select_times *times; /* score_ns and top_k_ns are added to; may be NULL */
     struct step_lists at;
 };
+
+/* Whole chunks of its candidates that a KV head looks into (look.h); 0: all. */
+static inline size_t choose_looks(const struct choose_operation *operation, const struct select_item *item,
+                                  size_t kv_head) {
+    const struct key_index_layout *layout = operation->layout;
+    const uint64_t candidates = item->candidate_end - item->candidate_begin, picks = select_item_picks(item, kv_head);
+    if (layout->kind != KEY_INDEX_LEVEL || layout->level.spread_offset == 0 || operation->alpha != 0) return 0;
+    if (candidates <= LOOK_FROM * picks) return 0;
+    return (size_t)((LOOK_TIMES * picks + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS);
+}
 
 /* Where each list of a choice lies, and how long it is by what its item says. */
 static inline void choose_place_lists(const struct choose_operation *operation) {

@@ -53,8 +53,8 @@ struct select_case {
     struct sequence_case sequences[ROWS_MAX];
     struct select_item items[ROWS_MAX];
     uint64_t picks[ROWS_MAX][3]; /* of each KV head of an item: half the time as many as the first */
-    float scale;
-    bool is_long; /* scores are cut into several units */
+    float scale, alpha;
+    bool picks_few, is_long; /* of a row that looks; scores are cut into several units */
     double worst;
 };
 
@@ -89,8 +89,9 @@ static void layout_init(struct select_case *c, enum key_index_kind kind) {
         layout->bytes = layout->hash.bytes;
     } else if (kind == KEY_INDEX_LEVEL) {
         c->columns = c->kv.k_dimension;
-        level_layout_init(&layout->level, c->columns, c->columns < 32 || c->seed / 3 % 2 == 1 ? 2 : 1);
         if (random_below(&c->random, 2)) layout->unit_tokens = pick(&c->random, pages, 4);
+        level_layout_init(&layout->level, c->columns, c->columns < 32 || c->seed / 3 % 2 == 1 ? 2 : 1,
+                          layout->unit_tokens >= 8 && c->seed % 5 >= 3);
         layout->bytes = align_up(layout->level.bytes, 64);
     } else if (kind == KEY_INDEX_PARTIAL) {
         c->columns = layout->columns = pick(&c->random, columns, 3);
@@ -119,6 +120,7 @@ static void sequence_init(struct select_case *c, struct sequence_case *sequence,
     static const uint64_t lengths[] = {3000, 700, 700, 200};
     sequence->length = 1 + random_below(&c->random, lengths[random_below(&c->random, 4)]);
     if (c->is_long) sequence->length += LONG;
+    if (c->picks_few && !c->is_long) sequence->length += LONG / 5;
     sequence->chunks = calloc(c->kv_heads * CHUNKS_MAX, sizeof *sequence->chunks);
     sequence->key_index = calloc(c->kv_heads * CHUNKS_MAX, sizeof *sequence->key_index);
     float key[128], value[128];
@@ -161,6 +163,8 @@ static void item_init(struct select_case *c, size_t row) {
         uint64_t picks =
             (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
         if (c->layout.kind == KEY_INDEX_NONE && picks < end - sinks) picks = 0;
+        if (c->picks_few && units > 48 && head % 2 == 0)
+            picks = units / 48 * unit; /* few enough to look into the best chunks alone */
         c->picks[row][head] = like_first ? c->picks[row][0] : picks;
         if (select_item_kept(item, head) == 0) c->picks[row][head] = end - sinks; /* a list has a row */
     }
@@ -169,7 +173,7 @@ static void item_init(struct select_case *c, size_t row) {
 static void case_init(struct select_case *c, const struct fixture *fixture, uint64_t seed,
                       enum key_index_kind kind) {
     static const size_t dimensions[] = {16, 32, 64, 128}, groups[] = {1, 2, 3, 4, 7, 8};
-    *c = (struct select_case){.seed = seed, .scale = 0.3F};
+    *c = (struct select_case){.seed = seed, .scale = 0.3F, .picks_few = seed < 30};
     random_init(&c->random, seed);
     size_t k_dimension = pick(&c->random, dimensions, 4), v_dimension = pick(&c->random, dimensions, 4);
     bool q8_keys = seed % 2 == 1 && k_dimension % KV_SCALE_GROUP == 0 && kind != KEY_INDEX_KEYS;
@@ -381,6 +385,43 @@ static float logit_scale(const struct select_case *c, const struct select_item *
     return c->layout.kind == KEY_INDEX_HASH ? (float)sqrt(squares) : 1;
 }
 
+static size_t looking; /* heads that look into their best chunks alone */
+
+/* Gives a score to units whose chunks a KV head does not look into (look.h). */
+static void leave_out(const struct select_case *c, const struct kernels *kernels, const struct select_item *item,
+                      size_t head, size_t queries, size_t units, float *of_units, float score) {
+    enum { QUERY = 1216, MOST = 8 };
+    const struct choose_operation operation = {.layout = &c->layout, .alpha = c->alpha};
+    const size_t looks = choose_looks(&operation, item, head), dimension = c->kv.k_dimension;
+    const void *const *blocks =
+        (const void *const *)(c->sequences[item - c->items].key_index + head * CHUNKS_MAX);
+    const float *q = c->q + (item->row * c->kv_heads + head) * c->group * dimension;
+    _Alignas(64) static uint8_t prepared[MOST * QUERY];
+    const uint64_t first = (item->candidate_begin + 63) / 64, last = item->candidate_end / 64;
+    float scores[MOST * CHUNKS_MAX], scales[MOST];
+    if (looks == 0) return;
+    looking++;
+    for (size_t query = 0; query < c->group; query++) {
+        float rotated[LEVEL_DIMENSION_MAX];
+        kernels->project.rows(&(struct project_args){c->weights + head * dimension * dimension, dimension, dimension,
+                                                     q + query * dimension, dimension, 1, rotated, NULL, dimension});
+        level_prepare(&c->layout.level, rotated, prepared + query * level_query_bytes(&c->layout.level));
+        scales[query] = c->scale;
+    }
+    kernels->level.chunks(&(struct level_chunks_args){&c->layout.level, blocks + first, (size_t)(last - first),
+                                                      prepared, q, dimension, c->group, scores, CHUNKS_MAX});
+    kernels->group.softmax(
+        &(struct group_softmax_args){scores, CHUNKS_MAX, c->group, (size_t)(last - first), scales});
+    for (uint64_t chunk = first; chunk < last; chunk++) {
+        size_t better = 0;
+        for (uint64_t other = first; other < last; other++)
+            better += scores[other - first] > scores[chunk - first] ||
+                      (other < chunk && !(scores[other - first] < scores[chunk - first]));
+        for (size_t i = 0; better >= looks && i < queries * units; i++)
+            if ((item->candidate_begin + i % units * c->layout.unit_tokens) / 64 == chunk) of_units[i] = score;
+    }
+}
+
 /* One score per unit of a KV head: [queries][units], the group's in the first. */
 static float *unit_scores(const struct select_case *c, const struct kernels *kernels,
                           const struct select_item *item, size_t head) {
@@ -399,8 +440,10 @@ static float *unit_scores(const struct select_case *c, const struct kernels *ker
         }
         scales[query] = c->scale * logit_scale(c, item, head, query);
     }
+    leave_out(c, kernels, item, head, queries, units, of_units, -1e30F); /* of no weight */
     if (queries > 1 || c->layout.aggregate == SCORE_SOFTMAX)
         kernels->group.softmax(&(struct group_softmax_args){of_units, units, queries, units, scales});
+    leave_out(c, kernels, item, head, 1, units, of_units, -1); /* behind those whose weight is 0 */
     free(scores);
     return of_units;
 }
@@ -525,6 +568,19 @@ static void the_best_rows_are_attended(void **state) {
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
+/* Rows of which some KV heads look into their best chunks alone, whatever the seed. */
+static void few_chunks_are_looked_into(void **state) {
+    (void)state;
+    struct fixture fixture;
+    const size_t before = looking;
+    open_devices(&fixture);
+    static const uint64_t seeds[] = {3, 8, 28, 29}; /* of a softmax, the last of a long row */
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        assert_true(check_case(&fixture, seeds[i], KEY_INDEX_LEVEL) <= output_bound);
+    assert_true(looking - before > 40);
+    device_variants_close(fixture.devices, fixture.streams, DEVICES);
+}
+
 /* Units of a KV head whose score is within alpha of the best, as attention has its scores. */
 static size_t near_count(const struct select_case *c, const struct kernels *kernels,
                          const struct select_item *item, size_t head, double alpha) {
@@ -558,7 +614,7 @@ static void no_more_than_are_near(void **state) {
         if (kinds[round % 3] == KEY_INDEX_LEVEL) c.layout.aggregate = SCORE_SOFTMAX;
         for (size_t kernels = 0; kernels < 2; kernels++) {
             const size_t heads = c.kv_heads, device = kernels == 0 ? 0 : 1 + round / 3 % (DEVICES - 1);
-            const float alpha = alphas[round / 3 % 5];
+            const float alpha = c.alpha = alphas[round / 3 % 5];
             struct row_list lists[ROWS_MAX * 3];
             uint64_t kept_sum = 0, own[ROWS_MAX][3];
             build(&c, &fixture, device);
@@ -905,7 +961,8 @@ static void choosing_and_attending_are_the_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_rows_are_attended),           cmocka_unit_test(no_more_than_are_near),
+        cmocka_unit_test(the_best_rows_are_attended), cmocka_unit_test(few_chunks_are_looked_into),
+        cmocka_unit_test(no_more_than_are_near),
         cmocka_unit_test(all_rows_are_dense_attention),         cmocka_unit_test(mass_is_what_was_received),
         cmocka_unit_test(choosing_and_attending_are_the_whole),
     };

@@ -27,7 +27,7 @@ static void levels_are_the_nearest(void **state) {
         const size_t dimension = dimensions[round % 6], planes = round / 6 + 1;
         if (!level_fits(dimension, planes)) continue;
         struct level_layout layout;
-        level_layout_init(&layout, dimension, planes);
+        level_layout_init(&layout, dimension, planes, false);
         assert_true(layout.bytes == 64 * (dimension * planes / 8 + 2) + 2 * dimension);
         struct guarded block = guarded_create(layout.bytes);
         float keys[64][LEVEL_DIMENSION_MAX];
@@ -69,7 +69,7 @@ static void the_mean_is_exact(void **state) {
     random_init(&random, test_seed(32));
     for (size_t planes = 1; planes <= 4; planes++) {
         struct level_layout layout;
-        level_layout_init(&layout, DIMENSION, planes);
+        level_layout_init(&layout, DIMENSION, planes, false);
         struct guarded block = guarded_create(layout.bytes);
         float keys[64][DIMENSION], common[DIMENSION];
         double squares = 0;
@@ -112,11 +112,12 @@ struct score_case {
 static void case_init(struct score_case *c, struct random *random, size_t dimension, size_t planes,
                       size_t heads) {
     static float keys[64][LEVEL_DIMENSION_MAX];
-    level_layout_init(&c->layout, dimension, planes);
+    level_layout_init(&c->layout, dimension, planes, true);
     for (size_t b = 0; b < BLOCKS; b++) {
         c->blocks[b] = guarded_create(c->layout.bytes);
         c->pointers[b] = c->blocks[b].data;
         fill_normal(random, keys[0], 64 * dimension, 3.0);
+        level_set_spread(&c->layout, c->blocks[b].data, keys[0]);
         level_set_center(&c->layout, c->blocks[b].data, keys[0]);
         for (size_t t = 0; t < 64; t++)
             level_store(&c->layout, c->blocks[b].data, t, keys[0] + t * dimension);
@@ -212,12 +213,109 @@ static void variants_agree(void **state) {
     }
 }
 
+/* Of each coordinate the deviation, within the 16th that a byte has; what no half has, and what is no number. */
+static void spreads_are_deviations(void **state) {
+    (void)state;
+    static const size_t dimensions[] = {8, 32, 72, 128, 512};
+    static float keys[64][LEVEL_DIMENSION_MAX];
+    struct random random;
+    random_init(&random, test_seed(35));
+    for (size_t round = 0; round < 10; round++) {
+        const size_t dimension = dimensions[round % 5];
+        struct level_layout layout, plain;
+        level_layout_init(&layout, dimension, 4, true);
+        level_layout_init(&plain, dimension, 4, false);
+        assert_int_equal(layout.spread_offset, plain.bytes);
+        assert_true(layout.bytes % 64 == 0 && layout.bytes >= plain.bytes + dimension && plain.spread_offset == 0);
+        struct guarded block = guarded_create(layout.bytes);
+        memset(block.data, 0xa5, layout.bytes);
+        for (size_t j = 0; j < dimension; j++) { /* from a millionth to thousands, around any mean */
+            const double mean = 50 * random_normal(&random), size = exp(random_normal(&random) * 4);
+            for (size_t t = 0; t < 64; t++)
+                keys[0][t * dimension + j] = (float)(mean + size * random_normal(&random));
+        }
+        keys[0][3 * dimension] = NAN;
+        for (size_t t = 0; t < 64; t++) keys[0][t * dimension + 1] = t % 2 ? 65504 : -65504;
+        for (size_t t = 0; t < 64; t++) keys[0][t * dimension + 2] = 7;
+        level_set_spread(&layout, block.data, keys[0]);
+        for (size_t i = 0; i < layout.spread_offset; i++) assert_int_equal(((uint8_t *)block.data)[i], 0xa5);
+        const uint8_t *spread = (uint8_t *)block.data + layout.spread_offset;
+        assert_true(isnan(half_to_float(level_spread_half(spread[0]))));
+        assert_true(half_to_float(level_spread_half(spread[1])) == 61440);
+        assert_int_equal(spread[2], 0);
+        for (size_t j = 3; j < dimension; j++) {
+            double sum = 0, squares = 0;
+            for (size_t t = 0; t < 64; t++) sum += (double)keys[0][t * dimension + j] / 64;
+            for (size_t t = 0; t < 64; t++) {
+                const double off = (double)keys[0][t * dimension + j] - sum;
+                squares += off * off / 64;
+            }
+            check_near(half_to_float(level_spread_half(spread[j])), fmin(sqrt(squares), 61440),
+                       (0x1p-4 + 0x1p-9) * sqrt(squares) + 0x1p-18 + 64 * eps * fabs(sum),
+                       "dimension %zu, coordinate %zu", dimension, j);
+        }
+        guarded_destroy(&block);
+    }
+}
+
+/* Of each head, q . c and the sizes of its coordinates, not rotated, times the deviations. */
+static void chunks_match(void **state) {
+    (void)state;
+    enum { STRIDE = BLOCKS + 3 };
+    struct level levels[CHECK_LEVELS_MAX];
+    const size_t level_count = levels_init(levels);
+    static const size_t dimensions[] = {8, 32, 64, 72, 128, 512}, heads_of[] = {1, 3, 4, 9};
+    static float own[HEADS_MAX][LEVEL_DIMENSION_MAX + 8];
+    struct random random;
+    random_init(&random, test_seed(36));
+    for (size_t round = 0; round < 24; round++) {
+        const size_t dimension = dimensions[round % 6], planes = round / 6 + 1, heads = heads_of[round % 4];
+        if (!level_fits(dimension, planes)) continue;
+        struct score_case c;
+        case_init(&c, &random, dimension, planes, heads);
+        fill_normal(&random, own[0], sizeof own / sizeof own[0][0], 2.0);
+        for (size_t i = 0; i < level_count; i++) {
+            float scores[HEADS_MAX * STRIDE];
+            const struct level_chunks_args args = {
+                &c.layout, c.pointers, BLOCKS, c.queries.data, own[0], LEVEL_DIMENSION_MAX + 8, heads, scores, STRIDE};
+            for (size_t k = 0; k < HEADS_MAX * STRIDE; k++) scores[k] = -7;
+            levels[i].kernels.chunks(&args);
+            for (size_t k = 0; k < heads * STRIDE; k++) {
+                const size_t head = k / STRIDE, b = k % STRIDE;
+                if (b >= BLOCKS) {
+                    assert_true(scores[k] == -7);
+                    continue;
+                }
+                const char *block = c.pointers[b];
+                const uint16_t *center = (const uint16_t *)(const void *)(block + c.layout.center_offset);
+                const uint8_t *spread = (const uint8_t *)block + c.layout.spread_offset;
+                double score = 0, terms = 0;
+                for (size_t j = 0; j < dimension; j++) {
+                    const double common = (double)c.q[head][j] * (double)half_to_float(center[j]),
+                                 around = fabs((double)own[head][j]) *
+                                          (double)half_to_float(level_spread_half(spread[j]));
+                    score += common + around, terms += fabs(common) + around;
+                }
+                check_near(scores[k], score, 20 * eps * terms, "%s: dimension %zu planes %zu head %zu chunk %zu",
+                           levels[i].name, dimension, planes, head, b);
+            }
+            const float kept = own[0][dimension / 2];
+            own[0][dimension / 2] = NAN;
+            levels[i].kernels.chunks(&args);
+            for (size_t b = 0; b < BLOCKS; b++) assert_true(isnan(scores[b]));
+            for (size_t b = 0; b < BLOCKS && heads > 1; b++) assert_true(scores[STRIDE + b] == scores[STRIDE + b]);
+            own[0][dimension / 2] = kept;
+        }
+        case_deinit(&c);
+    }
+}
+
 static void broken_keys_stay_alone(void **state) {
     (void)state;
     struct level levels[CHECK_LEVELS_MAX];
     const size_t level_count = levels_init(levels);
     struct level_layout layout;
-    level_layout_init(&layout, 32, 1);
+    level_layout_init(&layout, 32, 1, false);
     struct guarded block = guarded_create(layout.bytes), query = guarded_create(level_query_bytes(&layout));
     float keys[64][32], q[32], scores[64], factor;
     int own[32];
@@ -252,6 +350,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_are_the_nearest), cmocka_unit_test(the_mean_is_exact),
         cmocka_unit_test(scores_match),           cmocka_unit_test(variants_agree),
+        cmocka_unit_test(spreads_are_deviations), cmocka_unit_test(chunks_match),
         cmocka_unit_test(broken_keys_stay_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,6 +26,7 @@ static void build(const struct cpu_device *device, const struct key_index_build_
     if (unit->token_begin == 0 && unit->token_end < KV_CHUNK_TOKENS) memset(unit->block, 0, layout->bytes);
     if (unit->token_end < KV_CHUNK_TOKENS) return;
     cpu_load_keys(device, &all, scratch);
+    if (layout->spread_offset != 0) level_set_spread(layout, unit->block, scratch->keys);
     for (size_t i = 0; i < KV_CHUNK_TOKENS; i++) {
         float rotated[LEVEL_DIMENSION_MAX], *key = scratch->keys + i * dimension;
         rotate(device, cpu_halves(operation->weights), unit->kv_head, dimension, key, rotated);

@@ -10,6 +10,9 @@
  * candidates' chunks is asked for while they are scored, so that the page walks of attend_rows, which reads at random,
  * find their tables in the caches.
  *
+ * A KV head that looks into its best chunks alone (choose_looks) ranks them, scores their units and chooses in one
+ * unit, choose_unit: there is little to do.
+ *
  * How a kind of key index is scored is its scorer's (cpu_scorer_internal.h).  A tree's candidates are the nodes of the
  * start level; started from its leaves, it is pages that are scored and picked like any (cpu_scorer_tree.c).
  *
@@ -130,7 +133,7 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
     const struct select_row *r = &run->rows[row];
     size_t head = (unit - r->score_first) / r->score_count, part = (unit - r->score_first) % r->score_count;
-    if (!cpu_head_is_scored(r->item, head)) return;
+    if (!cpu_head_is_scored(r->item, head) || choose_looks(run->operation, r->item, head) > 0) return;
     if (run->scorer->search != NULL) {
         run->scorer->search->score_part(run, row, head, part, scratch);
         return;
@@ -198,6 +201,107 @@ static size_t units_taken(const struct select_run *run, size_t row, size_t allow
     return min_size(allowed, max_size((sum + choosing / 2) / choosing, 1));
 }
 
+/* ---- a choice among the best chunks ---- */
+
+/* Chunks whose units are scored, ascending: the best of the whole ones, and those that candidates begin and end in. */
+struct looked {
+    uint32_t *chunks;
+    const void **blocks;
+    size_t count;
+};
+
+static size_t chunks_touched(const struct select_item *item) {
+    return (size_t)((item->candidate_end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS -
+                    item->candidate_begin / KV_CHUNK_TOKENS);
+}
+
+/* Of each chunk: where it lies, twice; scores of the group's heads; its number. */
+static size_t looked_bytes(const struct select_run *run, size_t chunks) {
+    return align_up(chunks * (2 * sizeof(void *) + run->group * sizeof(float) + sizeof(uint32_t)), 64);
+}
+
+static size_t look_bytes(const struct select_run *run, const struct select_item *item, size_t kv_head) {
+    const size_t looks = choose_looks(run->operation, item, kv_head), chunks = chunks_touched(item);
+    if (looks == 0) return 0;
+    return looked_bytes(run, chunks) + run->device->kernels.top_k.scratch_bytes(chunks, looks);
+}
+
+/* One score of each chunk, in the first row. */
+static void score_chunks(const struct select_run *run, size_t row, size_t kv_head, const void *const *blocks,
+                         size_t count, float *scores) {
+    float scales[GROUP_MAX];
+    for (size_t head = 0; head < run->group; head++) scales[head] = run->operation->scale;
+    run->device->kernels.level.chunks(&(struct level_chunks_args){.layout = &run->operation->layout->level,
+                                                                  .blocks = blocks,
+                                                                  .count = count,
+                                                                  .queries = prepared_query(run, row, kv_head),
+                                                                  .q = head_query(run, &run->rows[row], kv_head),
+                                                                  .q_stride = run->kv->k_dimension,
+                                                                  .heads = run->group,
+                                                                  .scores = scores,
+                                                                  .stride = count});
+    run->device->kernels.group.softmax(&(struct group_softmax_args){
+        .scores = scores, .stride = count, .heads = run->group, .count = count, .scales = scales});
+}
+
+/* In the first bytes of scratch, which it advances. */
+static struct looked look(const struct select_run *run, size_t row, size_t kv_head, uint8_t **scratch) {
+    const struct select_item *item = run->rows[row].item;
+    const size_t count = chunks_touched(item), looks = choose_looks(run->operation, item, kv_head);
+    const uint64_t first = item->candidate_begin / KV_CHUNK_TOKENS;
+    const size_t lead = item->candidate_begin % KV_CHUNK_TOKENS > 0, trail = item->candidate_end % KV_CHUNK_TOKENS > 0,
+                 whole = count - lead - trail;
+    void **blocks = (void **)(void *)*scratch;
+    struct looked looked = {.blocks = (const void **)(void *)(blocks + count), .count = lead + looks + trail};
+    float *scores = (float *)(void *)(looked.blocks + count);
+    looked.chunks = (uint32_t *)(void *)(scores + run->group * count);
+    *scratch += looked_bytes(run, count);
+    ASSERT(looked.count <= count);
+    cpu_find_chunks(item->view.pools, head_key_index(item, kv_head) + first, count, blocks);
+    score_chunks(run, row, kv_head, (const void *const *)blocks + lead, whole, scores);
+    run->device->kernels.top_k.select(&(struct top_k_args){.scores = scores,
+                                                           .count = whole,
+                                                           .k = looks,
+                                                           .index_first = (uint32_t)lead,
+                                                           .indices = looked.chunks + lead,
+                                                           .scratch = *scratch});
+    if (lead > 0) looked.chunks[0] = 0;
+    if (trail > 0) looked.chunks[looked.count - 1] = (uint32_t)count - 1;
+    for (size_t i = 0; i < looked.count; i++) {
+        looked.blocks[i] = blocks[looked.chunks[i]];
+        looked.chunks[i] += (uint32_t)first;
+    }
+    return looked;
+}
+
+/* The best units of those chunks, ascending. */
+static void choose_looked(const struct select_run *run, size_t row, size_t kv_head, size_t picks, uint32_t *units,
+                          uint8_t *scratch) {
+    const struct select_item *item = run->rows[row].item;
+    const size_t unit_tokens = run->operation->layout->unit_tokens, in_chunk = KV_CHUNK_TOKENS / unit_tokens;
+    const struct looked looked = look(run, row, kv_head, &scratch);
+    const uint64_t last = (item->candidate_end - 1) % KV_CHUNK_TOKENS + 1;
+    const struct score_range range = {.run = run,
+                                      .row = row,
+                                      .kv_head = kv_head,
+                                      .head_count = heads_at_once(run),
+                                      .begin = item->candidate_begin % KV_CHUNK_TOKENS,
+                                      .end = (looked.count - 1) * KV_CHUNK_TOKENS + last,
+                                      .blocks = looked.blocks};
+    const size_t count = (size_t)(range.end - range.begin) / unit_tokens;
+    float *scores = head_scores(run, row, kv_head);
+    score_heads(&range, scores, scratch);
+    combine_heads(run, row, kv_head, count);
+    run->device->kernels.top_k.select(&(struct top_k_args){.scores = scores,
+                                                           .count = count,
+                                                           .k = picks,
+                                                           .index_first = (uint32_t)(range.begin / unit_tokens),
+                                                           .indices = units,
+                                                           .scratch = scratch});
+    for (size_t i = 0; i < picks; i++)
+        units[i] = looked.chunks[units[i] / in_chunk] * (uint32_t)in_chunk + units[i] % (uint32_t)in_chunk;
+}
+
 static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t end) {
     for (uint64_t row = begin; row < end; row++) list[count++] = (uint32_t)row;
     return count;
@@ -207,6 +311,27 @@ static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t 
 static size_t take_list(const struct select_item *item, const struct kept_list *kept, uint32_t *list) {
     memcpy(list, cpu_address(kept->rows), (size_t)kept->count * sizeof *list);
     return list_range(list, (size_t)kept->count, kept->window_begin, item->position + 1);
+}
+
+/* The best units, ascending. */
+static void choose_units(const struct select_run *run, size_t row, size_t kv_head, size_t picks, uint32_t *units,
+                         uint8_t *scratch) {
+    const struct select_item *item = run->rows[row].item;
+    const size_t page = run->operation->layout->unit_tokens,
+                 count = (size_t)(item->candidate_end - item->candidate_begin) / page;
+    const struct cpu_search *search = run->scorer->search;
+    if (choose_looks(run->operation, item, kv_head) > 0) {
+        choose_looked(run, row, kv_head, picks, units, scratch);
+        return;
+    }
+    if (scores_by_head(run->operation) && run->near == NULL) combine_heads(run, row, kv_head, count);
+    if (search != NULL && search->find(run, row, kv_head, units, scratch)) return;
+    run->device->kernels.top_k.select(&(struct top_k_args){.scores = head_scores(run, row, kv_head),
+                                                           .count = count,
+                                                           .k = picks,
+                                                           .index_first = (uint32_t)(item->candidate_begin / page),
+                                                           .indices = units,
+                                                           .scratch = scratch});
 }
 
 static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
@@ -223,17 +348,7 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
         const size_t picks = units_taken(run, unit / heads, (size_t)pick_count / page);
-        size_t units = (size_t)(item->candidate_end - item->candidate_begin) / page;
-        if (scores_by_head(run->operation) && run->near == NULL) combine_heads(run, unit / heads, unit % heads, units);
-        const struct cpu_search *search = run->scorer->search;
-        if (search == NULL || !search->find(run, unit / heads, unit % heads, list + count, scratch))
-            run->device->kernels.top_k.select(
-                &(struct top_k_args){.scores = head_scores(run, unit / heads, unit % heads),
-                                     .count = units,
-                                     .k = picks,
-                                     .index_first = (uint32_t)(item->candidate_begin / page),
-                                     .indices = list + count,
-                                     .scratch = scratch});
+        choose_units(run, unit / heads, unit % heads, picks, list + count, scratch);
         /* a page becomes its tokens, from the last one on */
         for (size_t i = page > 1 ? picks : 0; i > 0; i--) {
             uint32_t first = list[count + i - 1] * (uint32_t)page;
@@ -320,7 +435,7 @@ static void plan_row(struct select_run *run, const struct select_item *item) {
 static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
     const struct key_index_layout *layout = run->operation->layout;
-    size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0;
+    size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0, looks = 0;
     if (scores_per_unit(layout) > 1) bytes += rows_at_once(run) * parts_of_range(run) * sizeof(float);
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
@@ -329,8 +444,9 @@ static size_t unit_scratch(const struct select_run *run) {
             bytes = max_size(
                 bytes, kernels->top_k.scratch_bytes((item->candidate_end - item->candidate_begin) / layout->unit_tokens,
                                                     select_item_picks(item, head) / layout->unit_tokens));
+        looks = max_size(looks, look_bytes(run, item, head));
     }
-    return windows_bytes(run) + align_up(bytes, 64);
+    return windows_bytes(run) + align_up(bytes + looks, 64);
 }
 
 static bool plan_scratch(struct select_run *run, struct cpu_device *device) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/checked.h"
+#include "device/cuda/kernels_look.h"
 
 _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVEL == (int)TREE_64 &&
                    (int)TREE_RUN_LENGTH == (int)TREE_RUN_CHUNKS,
@@ -66,16 +67,17 @@ struct building {
 
 static void level_build(const struct building *b) {
     const struct level_layout *level = &b->operation->layout->level;
-    const struct cuda_level_build_args args = {.step = b->step,
-                                               .items = b->items,
-                                               .pools = b->pools,
-                                               .rows = b->rows,
-                                               .rotation = cuda_address(b->operation->weights),
-                                               .shape = cuda_shape_of(b->operation->items[0].view.layout),
-                                               .item_count = b->item_count,
-                                               .factors_offset = (uint32_t)level->factors_offset,
-                                               .center_offset = (uint32_t)level->center_offset,
-                                               .step_size = level_step(level->planes)};
+    const struct cuda_look_build_args args = {.build = {.step = b->step,
+                                                        .items = b->items,
+                                                        .pools = b->pools,
+                                                        .rows = b->rows,
+                                                        .rotation = cuda_address(b->operation->weights),
+                                                        .shape = cuda_shape_of(b->operation->items[0].view.layout),
+                                                        .item_count = b->item_count,
+                                                        .factors_offset = (uint32_t)level->factors_offset,
+                                                        .center_offset = (uint32_t)level->center_offset,
+                                                        .step_size = level_step(level->planes)},
+                                              .spread_offset = (uint32_t)level->spread_offset};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_build_%zu", level->planes);
     cuda_work_launch(b->stream, name,
@@ -153,6 +155,44 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
 
 /* ---- scores ---- */
 
+/* Chunks that lists look into. */
+static void chunks_look(const struct cuda_scoring *s, const struct cuda_level_score_args *score, uint64_t q) {
+    const struct level_layout *level = &s->operation->layout->level;
+    const uint32_t rows = score->row_count;
+    const struct cuda_chunks_score_args chunks = {.rows = score->rows,
+                                                  .items = score->items,
+                                                  .pools = score->pools,
+                                                  .queries = score->queries,
+                                                  .scores = s->scores,
+                                                  .q = q,
+                                                  .lists = s->lists,
+                                                  .limits = s->limits,
+                                                  .row_count = rows,
+                                                  .kv_head_count = s->kv_heads,
+                                                  .group = s->group,
+                                                  .query_bytes = score->query_bytes,
+                                                  .dimension = score->dimension,
+                                                  .q_stride = (uint32_t)s->operation->q_stride,
+                                                  .center_offset = score->center_offset,
+                                                  .spread_offset = (uint32_t)level->spread_offset,
+                                                  .chunk_stride = s->chunk_stride,
+                                                  .scale = score->scale};
+    const struct cuda_choose_args choose = {.scores = s->scores,
+                                            .keys = s->ranks,
+                                            .chosen = s->looked,
+                                            .lists = s->lists,
+                                            .limits = s->limits,
+                                            .row_count = rows,
+                                            .kv_head_count = s->kv_heads,
+                                            .unit_stride = s->chunk_stride,
+                                            .group = s->group};
+    cuda_work_launch(s->stream, "chunks_score",
+                     (struct cuda_shape){(s->chunk_stride + LOOK_CHUNKS - 1) / LOOK_CHUNKS, s->kv_heads, rows, 256, 0},
+                     &chunks);
+    cuda_work_launch(s->stream, "chunks_choose",
+                     (struct cuda_shape){s->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
+}
+
 static void level_score(const struct cuda_scoring *s, size_t first, uint32_t rows) {
     const struct choose_operation *operation = s->operation;
     const struct level_layout *level = &operation->layout->level;
@@ -170,26 +210,33 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
         .planes = (uint32_t)level->planes};
     cuda_work_launch(s->stream, "level_query",
                      (struct cuda_shape){s->heads, rows, 1, 128, 2 * dimension * sizeof(float)}, &query);
-    const struct cuda_level_score_args score = {.rows = s->views.card_rows + first * sizeof(struct step_row),
-                                                .items = s->views.card_items,
-                                                .pools = s->views.card_pools + first * sizeof(struct cuda_pools),
-                                                .queries = s->queries,
-                                                .scores = s->scores,
-                                                .lists = s->lists,
-                                                .limits = s->limits,
-                                                .row_count = rows,
-                                                .kv_head_count = s->kv_heads,
-                                                .group = s->group,
-                                                .query_bytes = query_bytes,
-                                                .dimension = dimension,
-                                                .factors_offset = (uint32_t)level->factors_offset,
-                                                .center_offset = (uint32_t)level->center_offset,
-                                                .unit_stride = s->unit_stride,
-                                                .scale = operation->scale,
-                                                .unit_tokens = (uint32_t)operation->layout->unit_tokens};
+    const struct cuda_look_score_args score = {
+        .score = {.rows = s->views.card_rows + first * sizeof(struct step_row),
+                  .items = s->views.card_items,
+                  .pools = s->views.card_pools + first * sizeof(struct cuda_pools),
+                  .queries = s->queries,
+                  .scores = s->scores,
+                  .lists = s->lists,
+                  .limits = s->limits,
+                  .row_count = rows,
+                  .kv_head_count = s->kv_heads,
+                  .group = s->group,
+                  .query_bytes = query_bytes,
+                  .dimension = dimension,
+                  .factors_offset = (uint32_t)level->factors_offset,
+                  .center_offset = (uint32_t)level->center_offset,
+                  .unit_stride = s->unit_stride,
+                  .scale = operation->scale,
+                  .unit_tokens = (uint32_t)operation->layout->unit_tokens},
+        .looked = s->looked,
+        .chunk_stride = s->chunk_stride};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
-    const uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    uint32_t chunks = (s->unit_stride * score.score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    if (s->looked != 0) {
+        chunks = (uint32_t)min_size(chunks, s->chunks_most);
+        chunks_look(s, &score.score, query.q);
+    }
     const uint32_t parts = (s->group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS;
     cuda_work_launch(s->stream, name, (struct cuda_shape){(chunks + 7) / 8, s->kv_heads * parts, rows, 256, 0}, &score);
 }

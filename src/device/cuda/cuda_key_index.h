@@ -13,6 +13,10 @@ struct cuda_scoring {
     uint64_t queries;       /* [row][head] cuda_query_bytes; scratch */
     uint64_t scores;        /* float [row][cuda_score_heads][unit_stride]; scratch */
     uint64_t lists, limits; /* struct cuda_list, struct step_list [row][kv head]; limits: 0: the lists say */
+    /* Where lists may look (step.h): chunks that they look into, uint32_t [row][kv head][chunk_stride], and ranks of
+     * chunks; scratch.  looked 0: none looks. */
+    uint64_t looked, ranks;
+    uint32_t chunk_stride, chunks_most; /* where lists may look, no list has more chunks scored, in any launch */
 };
 /* Of a head as it is prepared; 0: it is taken as it is. */
 size_t cuda_query_bytes(const struct key_index_layout *layout);

@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_fused.h"
 #include "device/cuda/cuda_key_index.h"
 #include "device/cuda/cuda_rows_attend.h"
+#include "device/cuda/kernels_look.h"
 #include "device/cuda/kernels_turns.h"
 #include "kernels/codec/codec.h"
 
@@ -100,18 +101,43 @@ static uint64_t candidates_end(const struct cuda_scoring *s) {
     return end;
 }
 
+/* Whether a list may look, here or, in a graph, in any launch: then picks may become fewer by what the window grows. */
+static bool may_look(struct cuda_scoring *s, uint64_t end) {
+    enum { GROWS = 2 * KV_CHUNK_TOKENS };
+    const struct choose_operation *operation = s->operation;
+    bool looks = false;
+    if (operation->layout->kind != KEY_INDEX_LEVEL || operation->layout->level.spread_offset == 0) return false;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t head = 0; head < s->kv_heads; head++) {
+            const struct select_item *item = &operation->items[i];
+            const uint64_t picks = select_item_picks(item, head), fewest = picks > GROWS ? picks - GROWS : 0,
+                           most = picks > operation->list_stride ? picks : operation->list_stride,
+                           tokens = item->candidate_begin + LOOK_FROM * most;
+            looks = looks ||
+                    (s->stream->made == NULL ? choose_looks(operation, item, head) > 0 : end > LOOK_FROM * fewest);
+            s->chunks_most = (uint32_t)max_size(s->chunks_most, (size_t)(tokens / KV_CHUNK_TOKENS) + 3);
+        }
+    return looks;
+}
+
 static bool choose_places(struct choosing *c) {
     struct cuda_scoring *s = &c->scoring;
-    s->unit_stride = (uint32_t)align_up((size_t)candidates_end(s) / c->unit_tokens + 1, 16);
+    const uint64_t end = candidates_end(s);
+    s->unit_stride = (uint32_t)align_up((size_t)end / c->unit_tokens + 1, 16);
+    s->chunk_stride = may_look(s, end) ? (uint32_t)(end / KV_CHUNK_TOKENS + 1) : 0;
     const size_t query = s->heads * cuda_query_bytes(s->operation->layout),
                  scores = (size_t)s->kv_heads * max_size(c->score_heads, 1) * s->unit_stride * sizeof(float),
-                 units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t);
-    c->rows_max = min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), s->operation->item_count);
-    const uint64_t base = cuda_scratch(s->stream, c->rows_max * (query + scores + 2 * units));
+                 units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t),
+                 looked = (size_t)s->kv_heads * s->chunk_stride * sizeof(uint32_t),
+                 row = query + scores + 2 * units + looked;
+    c->rows_max = min_size(max_size(SCORE_BYTES / row, 1), s->operation->item_count);
+    const uint64_t base = cuda_scratch(s->stream, c->rows_max * row);
     s->queries = base;
     s->scores = s->queries + c->rows_max * query;
     c->keys = s->scores + c->rows_max * scores;
     c->chosen = c->keys + c->rows_max * units;
+    s->ranks = c->keys;
+    s->looked = looked > 0 ? c->chosen + c->rows_max * units : 0;
     return base != 0;
 }
 
@@ -122,16 +148,18 @@ static void rows_choose(struct choosing *c, size_t first, size_t count) {
     s->lists = c->listed.lists.card + first * s->kv_heads * sizeof(struct cuda_list);
     s->limits = limits_from(&s->operation->at, first * s->kv_heads);
     cuda_score(s, first, rows);
-    const struct cuda_choose_args choose = {.scores = s->scores,
-                                            .keys = c->keys,
-                                            .chosen = c->chosen,
-                                            .lists = s->lists,
-                                            .limits = s->limits,
-                                            .row_count = rows,
-                                            .kv_head_count = s->kv_heads,
-                                            .unit_tokens = c->unit_tokens,
-                                            .unit_stride = s->unit_stride,
-                                            .group = c->score_heads};
+    const struct cuda_look_choose_args choose = {.choose = {.scores = s->scores,
+                                                            .keys = c->keys,
+                                                            .chosen = c->chosen,
+                                                            .lists = s->lists,
+                                                            .limits = s->limits,
+                                                            .row_count = rows,
+                                                            .kv_head_count = s->kv_heads,
+                                                            .unit_tokens = c->unit_tokens,
+                                                            .unit_stride = s->unit_stride,
+                                                            .group = c->score_heads},
+                                                 .looked = s->looked,
+                                                 .chunk_stride = s->chunk_stride};
     cuda_work_launch(s->stream, "units_choose",
                      (struct cuda_shape){s->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
 }

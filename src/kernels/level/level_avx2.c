@@ -6,6 +6,7 @@
  * Bytes: dimension * planes / 8 + 2 + dimension / 32 read per token, 4 written per head.  Bound: the products.
  * Reached, as in level_avx512.c: 20 GB/s with 1 head, 9.6 with 3, 7.0 with 4.
  */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/floats.h"

@@ -9,6 +9,7 @@
  * where two cores read 45 from memory.
  */
 #define FLOATS_512
+#include <math.h>
 #include <string.h>
 
 #include "kernels/floats.h"

@@ -14,13 +14,15 @@ bool level_fits(size_t dimension, size_t planes) {
            dimension * planes % 32 == 0;
 }
 
-void level_layout_init(struct level_layout *layout, size_t dimension, size_t planes) {
+void level_layout_init(struct level_layout *layout, size_t dimension, size_t planes, bool has_spread) {
     ASSERT(level_fits(dimension, planes));
     layout->dimension = dimension;
     layout->planes = planes;
     layout->factors_offset = dimension * planes / 8 * KV_CHUNK_TOKENS;
     layout->center_offset = layout->factors_offset + KV_CHUNK_TOKENS * sizeof(uint16_t);
     layout->bytes = layout->center_offset + dimension * sizeof(uint16_t);
+    layout->spread_offset = has_spread ? layout->bytes : 0;
+    if (has_spread) layout->bytes = align_up(layout->spread_offset + dimension, 64);
 }
 
 static uint16_t *center_of(const struct level_layout *layout, void *block) {
@@ -36,6 +38,27 @@ void level_set_center(const struct level_layout *layout, void *block, const floa
         fits = fits && fabsf(sums[j]) <= HALF_MAX * KV_CHUNK_TOKENS; /* a NaN is not */
     for (size_t j = 0; j < layout->dimension; j++)
         center_of(layout, block)[j] = fits ? float_to_half(sums[j] / KV_CHUNK_TOKENS) : 0;
+}
+
+static uint8_t spread_byte(float deviation) {
+    const unsigned half = float_to_half(deviation), nearest = (half + 0x40) >> 7;
+    if (deviation != deviation) return 0xff;
+    return (uint8_t)(nearest < LEVEL_SPREAD_MAX ? nearest : LEVEL_SPREAD_MAX);
+}
+
+void level_set_spread(const struct level_layout *layout, void *block, const float *keys) {
+    uint8_t *spread = (uint8_t *)block + layout->spread_offset;
+    ASSERT(layout->spread_offset != 0);
+    for (size_t j = 0; j < layout->dimension; j++) {
+        float sum = 0, squares = 0;
+        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) sum += keys[t * layout->dimension + j];
+        const float mean = sum / KV_CHUNK_TOKENS;
+        for (size_t t = 0; t < KV_CHUNK_TOKENS; t++) {
+            const float off = keys[t * layout->dimension + j] - mean;
+            squares += off * off;
+        }
+        spread[j] = spread_byte(sqrtf(squares / KV_CHUNK_TOKENS));
+    }
 }
 
 float level_step(size_t planes) {

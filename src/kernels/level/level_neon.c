@@ -2,6 +2,7 @@
  *
  * Bound: the products.  Not measured: run under an emulator only.
  */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/floats.h"

@@ -1,4 +1,6 @@
 /* The definition: sums in double, coordinate after coordinate. */
+#include <math.h>
+
 #include "kernels/level/level_internal.h"
 #include "tensor/half.h"
 
@@ -26,4 +28,25 @@ static void score(const struct level_score_args *args) {
     }
 }
 
-void level_ref_install(struct level_kernels *kernels) { *kernels = (struct level_kernels){.score = score}; }
+static void chunks(const struct level_chunks_args *args) {
+    const struct level_layout *layout = args->layout;
+    for (size_t i = 0; i < args->count; i++) {
+        const char *block = args->blocks[i];
+        const uint16_t *center = (const uint16_t *)(const void *)(block + layout->center_offset);
+        const uint8_t *spread = (const uint8_t *)block + layout->spread_offset;
+        for (size_t head = 0; head < args->heads; head++) {
+            const char *query = (const char *)args->queries + head * level_query_bytes(layout);
+            const float *q = args->q + head * args->q_stride;
+            double sum = 0;
+            for (size_t j = 0; j < layout->dimension; j++) {
+                sum += (double)level_query_floats(query)[j] * (double)half_to_float(center[j]);
+                sum += fabs((double)q[j]) * (double)half_to_float(level_spread_half(spread[j]));
+            }
+            args->scores[head * args->stride + i] = (float)sum;
+        }
+    }
+}
+
+void level_ref_install(struct level_kernels *kernels) {
+    *kernels = (struct level_kernels){.score = score, .chunks = chunks};
+}

@@ -6,22 +6,26 @@ FLOATS_INLINE void level_prefetch(const struct level_score_args *args, uint64_t 
     for (size_t i = 0; i < args->layout->bytes; i += 64) floats_prefetch(block + i);
 }
 
+/* x . y, dimension a multiple of 8. */
+FLOATS_INLINE float level_product(const float *x, const uint16_t *y, size_t dimension) {
+    floats sum = floats_set(0);
+    size_t j = 0;
+    for (; j + FLOATS <= dimension; j += FLOATS) sum = floats_fma(floats_load(x + j), floats_load_half(y + j), sum);
+    float product = floats_sum(sum);
+    if (j == dimension) return product;
+    float part[2][FLOATS] = {{0}}; /* 8 of 16 */
+    uint16_t halves[FLOATS] = {0};
+    memcpy(part[0], x + j, (dimension - j) * sizeof(float));
+    memcpy(halves, y + j, (dimension - j) * sizeof(uint16_t));
+    floats_store(part[1], floats_multiply(floats_load(part[0]), floats_load_half(halves)));
+    for (size_t i = 0; i < FLOATS; i++) product += part[1][i];
+    return product;
+}
+
 /* q . c of a chunk. */
 FLOATS_INLINE float level_common(const struct level_layout *layout, const void *block, const float *query) {
     const uint16_t *center = (const uint16_t *)(const void *)((const char *)block + layout->center_offset);
-    floats sum = floats_set(0);
-    size_t j = 0;
-    for (; j + FLOATS <= layout->dimension; j += FLOATS)
-        sum = floats_fma(floats_load(query + j), floats_load_half(center + j), sum);
-    float common = floats_sum(sum);
-    if (j == layout->dimension) return common;
-    float part[2][FLOATS] = {{0}}; /* 8 of 16 */
-    uint16_t halves[FLOATS] = {0};
-    memcpy(part[0], query + j, (layout->dimension - j) * sizeof(float));
-    memcpy(halves, center + j, (layout->dimension - j) * sizeof(uint16_t));
-    floats_store(part[1], floats_multiply(floats_load(part[0]), floats_load_half(halves)));
-    for (size_t i = 0; i < FLOATS; i++) common += part[1][i];
-    return common;
+    return level_product(query, center, layout->dimension);
 }
 
 struct level_tile {
@@ -82,4 +86,32 @@ static void level_score(const struct level_score_args *args) {
     }
 }
 
-FLOATS_INSTALL(level, level) { kernels->score = level_score; }
+/* Of one head; chunks are few enough to stay in L2 from head to head. */
+static void level_chunks_score(const struct level_chunks_args *args, size_t head, size_t first, size_t end) {
+    const struct level_layout *layout = args->layout;
+    const float *query = level_query_floats((const char *)args->queries + head * level_query_bytes(layout));
+    float sizes[LEVEL_DIMENSION_MAX];
+    for (size_t j = 0; j < layout->dimension; j++) sizes[j] = fabsf(args->q[head * args->q_stride + j]);
+    for (size_t chunk = first; chunk < end; chunk++) {
+        const char *block = args->blocks[chunk],
+                   *ahead = args->blocks[chunk + LEVEL_PREFETCH_CHUNKS < end ? chunk + LEVEL_PREFETCH_CHUNKS : chunk];
+        const uint8_t *spread = (const uint8_t *)block + layout->spread_offset;
+        uint16_t halves[LEVEL_DIMENSION_MAX];
+        for (size_t i = layout->center_offset; head == 0 && i < layout->bytes; i += 64) floats_prefetch(ahead + i);
+        for (size_t j = 0; j < layout->dimension; j++) halves[j] = level_spread_half(spread[j]);
+        args->scores[head * args->stride + chunk] =
+            level_common(layout, block, query) + level_product(sizes, halves, layout->dimension);
+    }
+}
+
+static void level_chunks(const struct level_chunks_args *args) {
+    enum { CHUNKS = 256 };
+    for (size_t first = 0; first < args->count; first += CHUNKS)
+        for (size_t head = 0; head < args->heads; head++)
+            level_chunks_score(args, head, first, first + CHUNKS < args->count ? first + CHUNKS : args->count);
+}
+
+FLOATS_INSTALL(level, level) {
+    kernels->score = level_score;
+    kernels->chunks = level_chunks;
+}

@@ -8,6 +8,8 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     TRY(select_hash.layout(layout, shape, options, error));
     if (layout->kind != KEY_INDEX_LEVEL || layout->aggregate != SCORE_SOFTMAX)
         return error_set(error, STATUS_USAGE, "select=nested: expected code=level and group=softmax");
+    level_layout_init(&layout->level, layout->level.dimension, layout->level.planes, false);
+    layout->bytes = layout->level.bytes; /* the spread of a chunk's keys is an abstract's */
     struct nested_layout *nested = &layout->nested;
     *nested = (struct nested_layout){.candidates = options->candidates,
                                      .stays = options->stays,

@@ -4,7 +4,7 @@
 #include "planted_runs.h"
 
 #include "base/random.h"
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels_look.h"
 #include "tensor/half.h"
 
 /* What precedes a launch leaves in `in`, where there are NaN until then; what launches find in their own memory, and
@@ -204,12 +204,54 @@ static void bugs_of_norms_are_seen(void **state) {
     bugs_are_seen(norms_init, NORM_BEGIN, NORM_END, 13);
 }
 
-/* ---- scores of a chunk: heads beyond a launch's, tokens of words that fill no four, units of two lanes */
+/* ---- scores of a chunk, and of chunks: heads beyond a launch's, tokens of words that fill no four, units of two lanes */
+
+/* Chunks that a list looks into, by all heads of the queries q. */
+static void looks_init(const struct cuda_level_query_args *query) {
+    enum { LOOKED = 6, CENTERS = 128, BLOCK_BYTES = 512 };
+    static struct cuda_chunks_score_args chunks;
+    const uint32_t width = query->k_dimension, heads = query->head_count;
+    uint8_t *blocks = in_take(LOOKED * BLOCK_BYTES);
+    uint32_t *pages = in_take(LOOKED * sizeof *pages);
+    for (size_t i = 0; i < LOOKED; i++) {
+        pages[i] = 1u << 30 | (uint32_t)i;
+        for (size_t j = 0; j < width; j++) {
+            *(uint16_t *)(void *)(blocks + i * BLOCK_BYTES + CENTERS + 2 * j) =
+                float_to_half((float)random_normal(&rig.random));
+            blocks[i * BLOCK_BYTES + CENTERS + 2 * width + j] = (uint8_t)(0x60 + random_below(&rig.random, 0x20));
+        }
+    }
+    struct cuda_pools *pools = in_take(sizeof *pools);
+    pools->pool[0] =
+        (struct cuda_pool){.base = {(uintptr_t)blocks}, .slots_per_buffer = LOOKED, .slot_bytes = BLOCK_BYTES};
+    struct step_item *item = in_take(sizeof *item);
+    *item = (struct step_item){.index_pages = (uintptr_t)pages};
+    struct cuda_list *list = in_take(sizeof *list);
+    *list = (struct cuda_list){.end = LOOKED * 64, .picks = 8};
+    chunks = (struct cuda_chunks_score_args){.rows = (uintptr_t)in_take(sizeof(struct step_row)),
+                                             .items = (uintptr_t)item,
+                                             .pools = (uintptr_t)pools,
+                                             .queries = query->queries,
+                                             .scores = floats_out(heads * LOOKED),
+                                             .q = query->q,
+                                             .lists = (uintptr_t)list,
+                                             .row_count = 1,
+                                             .kv_head_count = 1,
+                                             .group = heads,
+                                             .query_bytes = query->query_bytes,
+                                             .dimension = width,
+                                             .q_stride = heads * width,
+                                             .center_offset = CENTERS,
+                                             .spread_offset = CENTERS + 2 * width,
+                                             .chunk_stride = LOOKED,
+                                             .scale = 1};
+    launch_add("chunks_score", 1, 1, 256, 0, &chunks);
+}
 
 static void scores_init(void) {
     enum { WIDTH = 96, SCORED = 9, FACTORS = WIDTH * 8, CENTER = FACTORS + 128, QUERY = 512, UNITS_SCORED = 4 };
     static struct cuda_level_query_args query;
-    static struct cuda_level_score_args score;
+    static struct cuda_look_score_args score;
     uint8_t *block = in_take(CENTER + WIDTH * 2);
     for (size_t i = 0; i < FACTORS; i++) block[i] = (uint8_t)random_below(&rig.random, 256);
     for (size_t i = FACTORS; i < CENTER + WIDTH * 2; i += 2)
@@ -233,7 +275,7 @@ static void scores_init(void) {
                                            .group = SCORED,
                                            .query_bytes = QUERY,
                                            .planes = 1};
-    score = (struct cuda_level_score_args){.rows = (uintptr_t)in_take(sizeof(struct step_row)),
+    score.score = (struct cuda_level_score_args){.rows = (uintptr_t)in_take(sizeof(struct step_row)),
                                            .items = (uintptr_t)item,
                                            .pools = (uintptr_t)pools,
                                            .queries = query.queries,
@@ -251,6 +293,7 @@ static void scores_init(void) {
                                            .unit_tokens = 16};
     launch_add("level_query", SCORED, 1, 128, 2 * WIDTH * sizeof(float), &query);
     launch_add("level_score_1", 1, 2, 256, 0, &score);
+    looks_init(&query);
 }
 
 static void bugs_of_scores_are_seen(void **state) {
@@ -263,7 +306,7 @@ static void bugs_of_scores_are_seen(void **state) {
 enum { CANDIDATES = 300, UNIT = 8, TAKEN = 70, WINDOW = 20, GROUP = 2, KEPT = 24 };
 
 static void choice_init(void) {
-    static struct cuda_choose_args choose;
+    static struct cuda_look_choose_args choose;
     struct cuda_list *lists = in_take(2 * sizeof *lists);
     float *scores = in_take(2 * GROUP * CANDIDATES * sizeof *scores);
     for (size_t u = 0; u < CANDIDATES; u++) /* ninths: of 33 equals some are left over, the last among them */
@@ -277,7 +320,7 @@ static void choice_init(void) {
     lists[1] = (struct cuda_list){
         .count = KEPT + WINDOW, .kept = (uintptr_t)kept, .kept_count = KEPT, .window_begin = CANDIDATES * UNIT};
     for (size_t i = 0; i < 2; i++) lists[i].rows = (uintptr_t)out_take(lists[i].count * sizeof(uint32_t));
-    choose = (struct cuda_choose_args){.scores = (uintptr_t)scores,
+    choose.choose = (struct cuda_choose_args){.scores = (uintptr_t)scores,
                                        .keys = (uintptr_t)out_take(2 * CANDIDATES * sizeof(uint32_t)),
                                        .chosen = (uintptr_t)out_take(2 * CANDIDATES * sizeof(uint32_t)),
                                        .lists = (uintptr_t)lists,

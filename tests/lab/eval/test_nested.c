@@ -58,7 +58,7 @@ static void keep_list(void *context, const struct select_event *event) {
     }
 }
 
-/* Logits of the last step; nested NULL: by hash. */
+/* Logits of the last step; nested NULL: by hash, of all chunks: alpha leaves nothing out. */
 static float *decode(struct rig *rig, const struct nested_layout *nested, struct lists *lists) {
     struct plan plan = {.context_size = PROMPT + STEPS,
                         .sequence_capacity = 1,
@@ -74,6 +74,7 @@ static float *decode(struct rig *rig, const struct nested_layout *nested, struct
     select->method = select_method_find(nested != NULL ? "nested" : "hash");
     select->planes = 1, select->page = PAGE, select->sinks = SINKS, select->recent = RECENT;
     select->dense_layers = 0, select->keep = (struct select_keep){.tokens = KEEP};
+    select->alpha = nested == NULL ? 1000 : 0;
     if (nested != NULL)
         select->candidates = nested->candidates, select->stays = nested->stays,
         select->listed = (double)nested->listed;

@@ -1,8 +1,8 @@
-/* units_choose: the best units of a KV head as an ascending list.  One block of 1,024 threads: the heads'
- * logarithms are normalised and added to a score a unit, unless there is one already; a key's bits have the order
- * of the scores; the k-th largest is found eight bits at a time; units are taken in their order, so the same scores
- * always give the same list. */
-#include "device/cuda/attention_rows.h"
+/* units_choose, chunks_choose: the best units of a KV head as an ascending list.  One block of 1,024 threads: the
+ * heads' logarithms are normalised and added to a score a unit, unless there is one already; a key's bits have the
+ * order of the scores; the k-th largest is found eight bits at a time; units are taken in their order, so the same
+ * scores always give the same list. */
+#include "device/cuda/look.h"
 #include "device/cuda/rows.h"
 
 enum { CHOOSERS = 1024 };
@@ -125,7 +125,28 @@ DEVICE void units_rank(const struct cuda_choose_args &args, const float *scores,
     }
 }
 
-KERNEL(units_choose, cuda_choose_args, 1024, 1) {
+KERNEL(chunks_choose, cuda_choose_args, 1024, 1) {
+    struct choose_shared &shared = SHARED(struct choose_shared);
+    const uint32_t row = block_y();
+    dependents_start();
+    dependency_wait();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const uint64_t list_index = (uint64_t)row * args.kv_head_count + block_x();
+    const struct cuda_list list = list_at(args.lists, args.limits, list_index);
+    const struct look look = look_of(list, args.chosen);
+    if (look.picks == 0) return;
+    uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride, left;
+    uint32_t *looked = at<uint32_t>(args.chosen) + list_index * args.unit_stride;
+    const float *scores = at<float>(args.scores) + list_index * args.group * args.unit_stride;
+    units_rank(args, scores, look.first, look.last, keys, shared);
+    const uint32_t cut = key_cut(keys, look.first, look.last, look.picks, &left, shared), lead = look.begin != 0;
+    units_take(keys, look.first, look.last, cut, left, looked + lead, shared);
+    if (thread_index() != 0) return;
+    if (lead) looked[0] = look.first - 1;
+    if (look.end % ATTENTION_CHUNK != 0) looked[look.end / ATTENTION_CHUNK] = look.last;
+}
+
+DEVICE void units_choose_run(const struct cuda_choose_args &args, uint64_t looked_lists, uint32_t chunk_stride) {
     struct choose_shared &shared = SHARED(struct choose_shared);
     const uint32_t kv_head = block_x(), row = block_y(), t = thread_index();
     dependents_start();
@@ -133,8 +154,10 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     if (row >= step_rows(args.step, args.row_count)) return;
     const uint64_t list_index = (uint64_t)row * args.kv_head_count + kv_head;
     const struct cuda_list list = list_at(args.lists, args.limits, list_index);
-    const uint32_t tokens = args.unit_tokens, begin = list.begin / tokens, stop = list.end / tokens,
-                   picks = list.picks / tokens, heads = args.group > 0 ? args.group : 1;
+    const struct look look = look_of(list, looked_lists);
+    const uint32_t *looked = at<uint32_t>(looked_lists) + list_index * chunk_stride;
+    const uint32_t tokens = args.unit_tokens, picks = list.picks / tokens, heads = args.group > 0 ? args.group : 1,
+                   begin = look.begin / tokens, stop = look.end / tokens;
     const float *scores = at<float>(args.scores) + list_index * heads * args.unit_stride;
     uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;
     uint32_t *chosen = at<uint32_t>(args.chosen) + list_index * args.unit_stride;
@@ -156,10 +179,16 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     const uint32_t middle = list.begin + list.picks;
     for (uint32_t i = t; i < list.count; i += CHOOSERS) {
         const uint32_t of_unit = i - list.begin;
-        const uint32_t token = i < list.begin ? i
-                               : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
-                                              : list.end + i - middle;
+        uint32_t token = i < list.begin ? i
+                         : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
+                                        : list.end + i - middle;
+        if (look.picks > 0 && i >= list.begin && i < middle)
+            token = looked[token / ATTENTION_CHUNK] * ATTENTION_CHUNK + token % ATTENTION_CHUNK;
         rows[i] = token;
         if (list.kept != 0 && list.picks > 0 && i < middle) kept[i] = token;
     }
+}
+
+KERNEL(units_choose, cuda_look_choose_args, 1024, 1) {
+    units_choose_run(args.choose, args.looked, args.chunk_stride);
 }

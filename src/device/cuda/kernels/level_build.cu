@@ -1,8 +1,11 @@
 /* level_build: codes of a chunk's keys around their mean, in the layout of kernels/level.  A block has a chunk of one
  * KV head: keys are rotated 8 at a time; a warp then has every eighth token, a lane four neighbours of its coordinates.
  * Keys that are too wide to be kept until their mean is known are rotated once more. */
+#include "device/cuda/kernels_look.h"
 #include "device/cuda/kv_keys.h"
 #include "device/cuda/rows.h"
+
+enum { SPREAD_MOST = 0xf7 }; /* LEVEL_SPREAD_MAX */
 
 /* keys[token] = key * rotation, coordinate by coordinate, of the 8 tokens of a block of the chunk. */
 DEVICE void keys_rotate(const struct kv_shape &shape, const char *block, const uint16_t *rotation, float *raw,
@@ -35,6 +38,26 @@ DEVICE void keys_center(uint32_t dimension, float *sums, uint16_t *center, uint3
         sums[j] = half_value(center[j]);
     }
     block_barrier();
+}
+
+/* The deviation of each coordinate of a chunk's keys, the upper 8 bits of a half behind its sign (kernels/level). */
+DEVICE void keys_spread(const struct kv_shape &shape, const char *rows, uint8_t *spread) {
+    for (uint32_t j = thread_index(); j < shape.k_dimension; j += 256) {
+        float sum = 0, squares = 0;
+        UNROLL_BY(8)
+        for (uint32_t t = 0; t < KV_CHUNK_TOKENS; t++)
+            sum += key_element(shape, rows + t / KV_BLOCK_TOKENS * shape.block_bytes, t % KV_BLOCK_TOKENS, j);
+        const float mean = sum / KV_CHUNK_TOKENS;
+        UNROLL_BY(8)
+        for (uint32_t t = 0; t < KV_CHUNK_TOKENS; t++) {
+            const float off =
+                key_element(shape, rows + t / KV_BLOCK_TOKENS * shape.block_bytes, t % KV_BLOCK_TOKENS, j) - mean;
+            squares = multiply_add(off, off, squares);
+        }
+        const float deviation = __builtin_sqrtf(squares / KV_CHUNK_TOKENS);
+        const uint32_t nearest = (half_of(deviation) + 0x40) >> 7;
+        spread[j] = (uint8_t)(deviation != deviation ? 0xff : smaller(nearest, SPREAD_MOST));
+    }
 }
 
 /* The codes and the factor of a token, x - mean, by a warp. */
@@ -75,7 +98,7 @@ DEVICE void token_encode(const struct cuda_level_build_args &args, const float *
             (uint16_t)half_of(factor > 65504 ? 65504 : factor);
 }
 
-template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_args &args) {
+template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_args &args, uint32_t spread_offset) {
     float *raw = SHARED_ARRAY(float);
     const uint32_t dimension = args.shape.k_dimension, kv_head = block_y(), held = level_build_blocks(dimension),
                    size = KV_BLOCK_TOKENS * dimension;
@@ -92,6 +115,7 @@ template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_
     char *index = (char *)chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
     const char *rows =
         chunk_at(at<struct cuda_pools>(args.pools), head_places(item, args.layer_pages, kv_head)[chunk]);
+    if (spread_offset != 0) keys_spread(args.shape, rows, (uint8_t *)(void *)(index + spread_offset));
     const uint16_t *rotation = at<uint16_t>(args.rotation) + (uint64_t)kv_head * dimension * dimension;
     for (uint32_t b = 0; b < KV_CHUNK_BLOCKS; b++) {
         float *own = keys + b % held * size;
@@ -110,6 +134,6 @@ template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_
     }
 }
 
-KERNEL(level_build_1, cuda_level_build_args, 256, 2) { level_build_run<1>(args); }
-KERNEL(level_build_2, cuda_level_build_args, 256, 2) { level_build_run<2>(args); }
-KERNEL(level_build_4, cuda_level_build_args, 256, 2) { level_build_run<4>(args); }
+KERNEL(level_build_1, cuda_look_build_args, 256, 2) { level_build_run<1>(args.build, args.spread_offset); }
+KERNEL(level_build_2, cuda_look_build_args, 256, 2) { level_build_run<2>(args.build, args.spread_offset); }
+KERNEL(level_build_4, cuda_look_build_args, 256, 2) { level_build_run<4>(args.build, args.spread_offset); }

@@ -1,9 +1,14 @@
-/* level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
+/* chunks_score: scores of chunks by their centers and spreads.  A warp has 16 chunks, up to 8 heads at once: mma
+ * multiplies centers by rotated queries in halves, of which the largest coordinate is 1, and spreads by the sizes of
+ * queries as they were, which then are at most the root of the dimension.  Lane 4 g + t has chunks g and g + 8, heads
+ * 2 t and 2 t + 1; of every 32 coordinates 8 neighbours.
+ *
+ * level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
  * chunk, up to 8 heads at once: mma multiplies tokens' numbers by the heads' bytes.  Lane 4 g + t has tokens 8 g .. 8 g
  * + 7, so that no unit of 8 needs another lane: of their codes every fourth word from t on, of their scores heads 2 t
  * and 2 t + 1. */
-#include "device/cuda/attention_rows.h"
 #include "device/cuda/kv_places.h"
+#include "device/cuda/look.h"
 #include "device/cuda/rows.h"
 #include "kernels/attention/kv_layout.h"
 
@@ -164,10 +169,10 @@ DEVICE float unit_best(float (&scores)[LANE_TOKENS], uint32_t lane_groups) {
     return best;
 }
 
-/* Scores of a chunk by up to LEVEL_SCORE_HEADS heads. */
+/* Scores of a chunk by up to LEVEL_SCORE_HEADS heads, at the units of the place-th of those that are scored. */
 template <int PLANES>
 DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *index, const char *queries,
-                        uint32_t chunk, uint32_t head_count, const struct cuda_list &list, float *scores) {
+                        uint32_t place, uint32_t head_count, const struct look &look, float *scores) {
     const uint32_t lane = lane_index(), bytes = (uint32_t)sizeof(struct level_query_head) + args.dimension * 4;
     const struct level_words first = words_load(index, smaller(lane % 4, args.dimension * PLANES / 32 - 1));
     const float factor = args.scale * 1.44269504f;
@@ -178,27 +183,108 @@ DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *in
     int32_t sums[LANE_TOKENS / 2][4] = {};
     numbers_multiply<PLANES>(index, first, queries + smaller(lane / 4, head_count - 1) * args.query_bytes + bytes,
                              args.dimension * PLANES / 32, sums);
-    const uint32_t token = chunk * KV_CHUNK_TOKENS + lane / 4 * LANE_TOKENS,
+    const uint32_t token = place * KV_CHUNK_TOKENS + lane / 4 * LANE_TOKENS,
                    unit = token >> __builtin_ctz(args.unit_tokens);
     UNROLL
     for (uint32_t c = 0; c < 2; c++) {
         const uint32_t h = lane % 4 * 2 + c;
         const struct u32x2 numbers = load8_written(queries + smaller(h, head_count - 1) * args.query_bytes);
         const float step = bits_float(numbers.x), offset = bits_float(numbers.y);
-        float own[LANE_TOKENS];
+        float of_token[LANE_TOKENS];
         UNROLL
         for (uint32_t i = 0; i < LANE_TOKENS; i++) {
             const float f = half_value(pairs[i / 2] >> i % 2 * 16 & 0xffff);
-            own[i] = factor * multiply_add(f, 2 * step * (float)sums[i / 2][i % 2 * 2 + c] - offset, common[c]);
+            of_token[i] = factor * multiply_add(f, 2 * step * (float)sums[i / 2][i % 2 * 2 + c] - offset, common[c]);
         }
-        const float best = unit_best(own, args.unit_tokens / LANE_TOKENS);
+        const float best = unit_best(of_token, args.unit_tokens / LANE_TOKENS);
         if (h < head_count && (token & (args.unit_tokens - 1)) == 0)
-            scores[(uint64_t)h * args.unit_stride + unit] = token >= list.begin && token < list.end ? best : SCORE_NONE;
+            scores[(uint64_t)h * args.unit_stride + unit] = token >= look.begin && token < look.end ? best : SCORE_NONE;
     }
 }
 
-template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_args &args) {
-    const uint32_t row = block_z(), chunk = block_x() * 8 + warp_index();
+/* ---- chunks */
+
+/* Two bytes of a spread as halves. */
+DEVICE uint32_t spread_halves(uint32_t bytes) { return ((bytes & 0xff) | (bytes & 0xff00) << 8) << 7; }
+
+/* sums[2 i + c] += x of chunk g + 8 i, 8 halves, times 8 neighbours of the query of head 2 t + c. */
+DEVICE void neighbours_multiply(const struct u32x4 &a, const struct u32x4 &b, const uint32_t (&halves)[4],
+                                float (&sums)[4]) {
+    const uint32_t first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
+    matrix_multiply(sums, first, halves[0], halves[1]);
+    matrix_multiply(sums, second, halves[2], halves[3]);
+}
+
+/* Of chunks g and g + 8 (index) and the query of head g, rotated and as it was, each times its factor. */
+DEVICE void chunks_multiply(const struct cuda_chunks_score_args &args, const char *const (&index)[2],
+                            const char *query, const char *own, float factor, float own_factor, float (&common)[4],
+                            float (&spread)[4]) {
+    for (uint32_t column = lane_index() % 4 * 8; column < args.dimension; column += 32) {
+        uint32_t halves[4], sizes[4];
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t place = (column + 2 * i) * (uint32_t)sizeof(float);
+            const struct u32x2 x = load8_written(query + sizeof(struct level_query_head) + place),
+                               y = load8_written(own + place);
+            halves[i] = halves_of(bits_float(x.x) * factor, bits_float(x.y) * factor);
+            sizes[i] = halves_of(bits_float(y.x) * own_factor, bits_float(y.y) * own_factor) & 0x7fff7fffu;
+        }
+        struct u32x4 center[2], deviation[2];
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct u32x2 bytes = load8_written(index[i] + args.spread_offset + column);
+            center[i] = load16_written(index[i] + args.center_offset + column * 2);
+            deviation[i] = {spread_halves(bytes.x), spread_halves(bytes.x >> 16), spread_halves(bytes.y),
+                            spread_halves(bytes.y >> 16)};
+        }
+        neighbours_multiply(center[0], center[1], halves, common);
+        neighbours_multiply(deviation[0], deviation[1], sizes, spread);
+    }
+}
+
+KERNEL(chunks_score, cuda_chunks_score_args, 256, 4) {
+    const uint32_t row = block_z(), kv_head = block_y(), g = lane_index() / 4, t = lane_index() % 4;
+    dependents_start();
+    dependency_wait();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const uint64_t list_index = row * args.kv_head_count + kv_head;
+    const struct look look = look_of(list_at(args.lists, args.limits, list_index), args.scores);
+    const uint32_t first = look.first + (block_x() * 8 + warp_index()) * (LOOK_CHUNKS / 8);
+    if (look.picks == 0 || first >= look.last) return;
+    const struct step_item *item = at<struct step_item>(args.items) + at<struct step_row>(args.rows)[row].item;
+    const float root = __builtin_sqrtf((float)args.dimension), log2e = 1.44269504f;
+    const char *index[2];
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t place = index_places(item, kv_head)[smaller(first + g + 8 * i, look.last - 1)];
+        index[i] = chunk_at(at<struct cuda_pools>(args.pools), place);
+    }
+    for (uint32_t h = 0; h < args.group; h += 8) {
+        const uint32_t head = smaller(h + g, args.group - 1);
+        const char *query = at<char>(args.queries) + (list_index * args.group + head) * args.query_bytes;
+        const float *own = at<float>(args.q) + (uint64_t)row * args.q_stride +
+                           (kv_head * args.group + head) * args.dimension;
+        const float largest = 127 * ((const struct level_query_head *)(const void *)query)->step,
+                    factor = largest > 0 ? 1 / largest : 0;
+        float common[4] = {}, spread[4] = {};
+        chunks_multiply(args, index, query, (const char *)(const void *)own, factor, factor / root, common, spread);
+        UNROLL
+        for (uint32_t c = 0; c < 2; c++) {
+            const float unit = lane_get(largest, (2 * t + c) * 4) * args.scale * log2e;
+            UNROLL
+            for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t of = h + 2 * t + c, chunk = first + g + 8 * i;
+                if (of < args.group && chunk < look.last)
+                    at<float>(args.scores)[(list_index * args.group + of) * args.chunk_stride + chunk] =
+                        unit * multiply_add(spread[2 * i + c], root, common[2 * i + c]);
+            }
+        }
+    }
+}
+
+template <int PLANES> DEVICE void level_score_run(const struct cuda_look_score_args &all) {
+    const struct cuda_level_score_args &args = all.score;
+    const uint32_t row = block_z();
     dependents_start();
     dependency_wait();
     if (row >= step_rows(args.step, args.row_count)) return;
@@ -207,14 +293,19 @@ template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
     const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
-    if (chunk * KV_CHUNK_TOKENS >= list.end || list.picks == 0) return;
-    const uint64_t head = (uint64_t)(row * args.kv_head_count + kv_head) * args.group + h;
+    if (list.picks == 0) return;
+    const uint64_t list_index = row * args.kv_head_count + kv_head, head = list_index * args.group + h;
+    const struct look look = look_of(list, all.looked);
+    const uint32_t *looked = at<uint32_t>(all.looked) + list_index * all.chunk_stride;
+    const uint32_t place = block_x() * 8 + warp_index();
+    if (place * KV_CHUNK_TOKENS >= look.end) return;
+    const uint32_t chunk = look.picks > 0 ? looked[place] : place;
     const char *index = chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
-    chunk_score<PLANES>(args, index, at<char>(args.queries) + head * args.query_bytes, chunk,
-                        smaller(args.group - h, LEVEL_SCORE_HEADS), list,
+    chunk_score<PLANES>(args, index, at<char>(args.queries) + head * args.query_bytes, place,
+                        smaller(args.group - h, LEVEL_SCORE_HEADS), look,
                         at<float>(args.scores) + head * args.unit_stride);
 }
 
-KERNEL(level_score_1, cuda_level_score_args, 256, 4) { level_score_run<1>(args); }
-KERNEL(level_score_2, cuda_level_score_args, 256, 4) { level_score_run<2>(args); }
-KERNEL(level_score_4, cuda_level_score_args, 256, 4) { level_score_run<4>(args); }
+KERNEL(level_score_1, cuda_look_score_args, 256, 4) { level_score_run<1>(args); }
+KERNEL(level_score_2, cuda_look_score_args, 256, 4) { level_score_run<2>(args); }
+KERNEL(level_score_4, cuda_look_score_args, 256, 4) { level_score_run<4>(args); }
