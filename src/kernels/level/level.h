@@ -13,12 +13,12 @@
  * A chunk has codes when it is complete.
  *
  * A layout may have the spread of a chunk's keys, too, before they are rotated: the deviation s_j of each coordinate.
- * Then chunks have scores, of which token is not said,
+ * Then a chunk has a score of its own,
  *   score(chunk) = q . c + sum over j of |q_j| s_j    (q_j, s_j: not rotated),
  * by which few chunks are taken out of many (decision 0123).  Rotated coordinates are alike, and say less.
  *
- * A chunk's block: codes, factors [64] halves, c [dimension] halves, s [dimension] bytes: the upper 8 bits of a half
- * behind its sign, so 3 bits of 5 exponents, the nearest, at most LEVEL_SPREAD_MAX.  A level's number, (l + 2^planes - 1) / 2, is cut
+ * A chunk's block: codes, factors [64] halves, c [dimension] halves, s [dimension] bytes: the 8 bits of a half behind
+ * its sign, the nearest, at most LEVEL_SPREAD_MAX.  A level's number, (l + 2^planes - 1) / 2, is cut
  * into parts of 4, 2 and 1 bits (planes 2: one part of 2; 3: 2 and 1), the highest bits first.  A part is
  * [dimension * width / 32][64 tokens][4 bytes]; byte b of word w holds coordinates (w * 8 / width + i) * 4 + b for
  * i from 0 on, `width` bits each, the lowest first.  Shifted and masked, a register of words is a register of bytes, in

@@ -164,7 +164,8 @@ static void index_is_the_cpus(void **state) {
                     assert_memory_equal(got + rig.level.center_offset, want + rig.level.center_offset,
                                         dimensions[n] * 2);
                     size_t beside = 0;
-                    for (size_t j = rig.level.spread_offset; j != 0 && j < rig.level.spread_offset + dimensions[n]; j++) {
+                    for (size_t k = 0; rig.level.spread_offset != 0 && k < dimensions[n]; k++) {
+                        const size_t j = rig.level.spread_offset + k;
                         assert_true(abs(got[j] - want[j]) <= 1 && got[j] > 0);
                         beside += got[j] != want[j];
                     }

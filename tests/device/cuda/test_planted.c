@@ -204,7 +204,7 @@ static void bugs_of_norms_are_seen(void **state) {
     bugs_are_seen(norms_init, NORM_BEGIN, NORM_END, 13);
 }
 
-/* ---- scores of a chunk, and of chunks: heads beyond a launch's, tokens of words that fill no four, units of two lanes */
+/* ---- scores: heads beyond a launch's, tokens of words that fill no four, units of two lanes, few chunks */
 
 /* Chunks that a list looks into, by all heads of the queries q. */
 static void looks_init(const struct cuda_level_query_args *query) {
