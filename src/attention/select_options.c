@@ -344,7 +344,8 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = select_division->keep(keep, context_size, select_division->budget_max) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
-    if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0) *kept += options->reuse.age; /* its window grows */
+    if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0) /* its window grows; without an age by a chunk at most */
+        *kept += options->reuse.age > 0 ? options->reuse.age : KV_CHUNK_TOKENS;
     if (*kept > context_size) *kept = context_size;
     return STATUS_OK;
 }

@@ -320,6 +320,30 @@ static void what_kept_lists_name_is_held(void **state) {
     assert_true(held[2][1] >= held[2][0] && held[2][0] == held[0][0]);
 }
 
+/* Kept lists without an age are longer than chosen ones where their window is.  Of lists that are all chosen anew chunks
+ * are read ahead. */
+static void lists_without_an_age_are_longest_where_windows_are(void **state) {
+    (void)state;
+    static const size_t all[SEQUENCES] = {0, 1, 2};
+    static const char *const sets[2] = {CODES("0") ",age=0,reused=0,power=0,resident=0,eta=-1",
+                                        CODES("0") ",age=0,reused=0,power=0,resident=0,eta=1"};
+    uint64_t ahead[2];
+    for (size_t n = 0; n < 2; n++) {
+        const struct setting setting = {"clo", sets[n], "120", 0, 0, 4, false};
+        struct rig rig;
+        rig_open(&rig, test_seed(14), true, &setting, NULL);
+        for (size_t s = 0; s < SEQUENCES; s++) come(&rig, s, 460);
+        step(&rig, true, all, SEQUENCES); /* no graph */
+        const struct kv_tier_statistics before = engine_tier_statistics(rig.engine[TURNS]);
+        for (size_t i = 0; i < 12; i++) step(&rig, true, all, SEQUENCES);
+        ahead[n] = engine_tier_statistics(rig.engine[TURNS]).prefetched - before.prefetched;
+        assert_int_equal(engine_step_graph_counts(rig.engine[TURNS]).launches, 12);
+        statistics_compare(&rig);
+        rig_close(&rig);
+    }
+    assert_true(ahead[1] > 10);
+}
+
 /* Chunks of which the device has all that is listed are not asked for. */
 static void what_slots_have_is_not_fetched(void **state) {
     (void)state;
@@ -460,6 +484,7 @@ int main(void) {
         cmocka_unit_test(what_slots_have_is_not_read_ahead),
         cmocka_unit_test(kept_lists_count_as_they_do_in_steps_that_are_no_graphs),
         cmocka_unit_test(what_kept_lists_name_is_held),
+        cmocka_unit_test(lists_without_an_age_are_longest_where_windows_are),
         cmocka_unit_test(full_chunks_are_written_behind_the_step),
         cmocka_unit_test(a_layer_that_ram_does_not_hold_goes_head_by_head),
         cmocka_unit_test(what_others_kept_is_not_taken),
