@@ -320,8 +320,8 @@ static void what_kept_lists_name_is_held(void **state) {
     assert_true(held[2][1] >= held[2][0] && held[2][0] == held[0][0]);
 }
 
-/* Kept lists without an age are longer than chosen ones where their window is.  Of lists that are all chosen anew chunks
- * are read ahead. */
+/* Kept lists without an age are longer than chosen ones where their window is.  Of lists that are all chosen anew
+ * chunks are read ahead. */
 static void lists_without_an_age_are_longest_where_windows_are(void **state) {
     (void)state;
     static const size_t all[SEQUENCES] = {0, 1, 2};
