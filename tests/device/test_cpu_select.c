@@ -605,7 +605,8 @@ static void no_more_than_are_near(void **state) {
     struct fixture fixture;
     open_devices(&fixture);
     const uint64_t seed = test_seed(20261121);
-    size_t fewer = 0, allowed = 0;
+    static const double limit_rounding = 2e-6; /* of a float, in nats */
+    size_t fewer = 0, allowed = 0, at_limit = 0, checked = 0;
     for (size_t round = 0; round < 2 * ROUNDS; round++) {
         if (!test_takes(seed, round)) continue;
         struct select_case c;
@@ -640,12 +641,19 @@ static void no_more_than_are_near(void **state) {
             for (size_t i = 0; i < c.row_count; i++) {
                 const struct select_item *item = &c.items[i];
                 const uint64_t candidates = item->candidate_end - item->candidate_begin;
-                size_t sum = 0, choosing = 0;
+                checked++;
+                size_t sum = 0, sum_most = 0, choosing = 0;
                 for (size_t head = 0; head < heads; head++)
                     if (own[i][head] > 0 && own[i][head] < candidates) {
-                        sum += near_count(&c, &fixture.kernels[kernels], item, head, (double)alpha);
+                        sum += near_count(&c, &fixture.kernels[kernels], item, head, (double)alpha - limit_rounding);
+                        sum_most +=
+                            near_count(&c, &fixture.kernels[kernels], item, head, (double)alpha + limit_rounding);
                         choosing++;
                     }
+                if (sum != sum_most) { /* a score at the limit is near or not, as that is rounded */
+                    at_limit++;
+                    continue;
+                }
                 for (size_t head = 0; head < heads; head++) {
                     const uint64_t unit = c.layout.unit_tokens;
                     if (own[i][head] > 0 && own[i][head] < candidates) {
@@ -665,7 +673,8 @@ static void no_more_than_are_near(void **state) {
         }
         case_deinit(&c);
     }
-    assert_met(fewer > 10 && allowed > 10);
+    printf("%zu of %zu lists had a score at the limit\n", at_limit, checked);
+    assert_met(fewer > 10 && allowed > 10 && at_limit * 20 < checked);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 
