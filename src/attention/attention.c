@@ -532,6 +532,10 @@ static void count_again(struct attention *attention, const struct attention_step
     attention->counted_layers = layer_count;
 }
 
+void attention_end_units(struct attention *attention, bool is_lost) {
+    if (attention->units != NULL) unit_cache_end_step(attention->units, is_lost);
+}
+
 enum status attention_settle_step(struct attention *attention, const struct attention_step *step, bool *again,
                                   struct error *error) {
     const struct attention_options *options = &attention->options;
@@ -542,7 +546,7 @@ enum status attention_settle_step(struct attention *attention, const struct atte
     attention->has_turns = false;
     const enum status status = turns_end(attention->turns, &outcome, error);
     *again = outcome.is_full;
-    if (attention->units != NULL && (status != STATUS_OK || *again)) unit_cache_forget(attention->units);
+    if (*again) attention_end_units(attention, true); /* it attended to other memory */
     if (attention->reuse != NULL) note_lists(attention, step, outcome.layer_count);
     TRY(status);
     if (*again) count_again(attention, step, outcome.layer_count);

@@ -200,6 +200,9 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
 void attention_uncount_step(struct attention *attention);
 /* The step that was prepared last is on the stream as a graph. */
 void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step);
+/* The stream is synchronised behind a pass.  is_lost: it failed, so that attention may not have brought all units that
+ * were fetched: its sequences begin with empty slots. */
+void attention_end_units(struct attention *attention, bool is_lost);
 /* The stream is synchronised behind such a graph: where KV is in tiers, full chunks go to the disk, and what failed is
  * said here.  *again: RAM had no slots for all that a layer listed at once, so the step is to be run as it is. */
 enum status attention_settle_step(struct attention *attention, const struct attention_step *step, bool *again,

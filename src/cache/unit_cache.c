@@ -12,6 +12,7 @@
 struct unit_owner {
     uint64_t generation; /* 0: none */
     uint64_t used;       /* when, of cache->clock */
+    bool is_fetching;    /* slots may be promised bytes that attention brings */
 };
 
 /* Slots hold units of rows, or chunks in 4 bits. */
@@ -289,9 +290,13 @@ static size_t place_of(struct unit_cache *cache, uint64_t generation) {
     return place;
 }
 
-void unit_cache_forget(struct unit_cache *cache) {
-    const size_t count = cache->options.sequence_capacity * cache->options.layer_count;
-    for (size_t i = 0; i < count; i++) cache->is_empty[i] = true;
+void unit_cache_end_step(struct unit_cache *cache, bool is_lost) {
+    const size_t layers = cache->options.layer_count;
+    for (size_t place = 0; place < cache->options.sequence_capacity; place++) {
+        if (cache->owners[place].is_fetching && is_lost)
+            for (size_t layer = 0; layer < layers; layer++) cache->is_empty[place * layers + layer] = true;
+        cache->owners[place].is_fetching = false;
+    }
 }
 
 /* What the device reads and never writes. */
@@ -332,6 +337,7 @@ static size_t show(struct unit_cache *cache, struct stream *stream, size_t index
                                         span_of(&cache->empty, cache->sizes.ones - part->stamps), part->state_bytes);
     }
     *is_empty = false;
+    cache->owners[place].is_fetching = true;
     return place;
 }
 

@@ -56,8 +56,9 @@ struct unit_lists {
 };
 /* Brings them into slots, by the stream: fetch of device.h. */
 void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const struct unit_lists *lists);
-/* All slots are empty when they are used next. */
-void unit_cache_forget(struct unit_cache *cache);
+/* Of the sequences that were shown or fetched for since the last end.  is_lost: attention may not have brought what was
+ * fetched, so their slots are empty when they are used next. */
+void unit_cache_end_step(struct unit_cache *cache, bool is_lost);
 /* Of a list's places, in contexts of so many tokens. */
 size_t unit_cache_place_stride(uint64_t context_size);
 /* Where attend_rows finds what was fetched: of the layer's items, uint64_t [item][KV head of the layer][*stride]. */

@@ -513,12 +513,14 @@ struct fetch_counts { /* units; absent: of chunks that are nowhere.  q4: chunks 
 extern const struct counter_table fetch_counters;
 
 /* Brings what lists name into slots, and tells attend_rows where each unit of them lies. One that is in a slot is a
- * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
- * that are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The
- * rows are the only ones of their sequences. Lists are whole units, but for the last, and ascend. What a slot has is
- * never the only copy, but its chunk may be nowhere as long as it is there; slots are emptied when their sequence is
- * cut back.  A chunk that is there in 4 bits is brought whole, into a slot of q4_slots.  One that is complete keeps its
- * form: where it is kept in 4 bits it has been in no slot as rows. */
+ * hit; a miss gets a slot that CLOCK gives, and is there when the attend_rows that is given the places is done: a
+ * device may bring it while that attends to others. So it follows on the stream, with the same items, and where it does
+ * not come to its end, the slots of their sequences are emptied. Read where they lie (direct) are units of chunks that
+ * are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The rows
+ * are the only ones of their sequences. Lists are whole units, but for the last, and ascend. What a slot has is never
+ * the only copy, but its chunk may be nowhere once it is there; slots are emptied when their sequence is cut back. A
+ * chunk that is there in 4 bits is brought whole, into a slot of q4_slots. One that is complete keeps its form: where
+ * it is kept in 4 bits it has been in no slot as rows. */
 struct fetch_operation {
     const struct rows_item *items;
     size_t item_count, kv_head_count;

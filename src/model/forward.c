@@ -652,6 +652,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     if (status == STATUS_OK) status = finished;
     if (status == STATUS_OK && as_graph) status = step_graph_end(forward, batch, run_step, error);
     if (as_graph) attention_end_step(forward->attention);
+    attention_end_units(forward->attention, status != STATUS_OK);
     weight_stream_end_pass(forward->model->stream);
     TRY(gguf_check(&forward->model->gguf, error)); /* a failure, too, may come of it */
     if (status != STATUS_OK) return status;

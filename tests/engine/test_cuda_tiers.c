@@ -2,10 +2,12 @@
  * in RAM behind slots.  The bits are those of K and V on the device, and near the cpu device (cuda_rig.h). */
 #include "../platform/scratch.h"
 #include "cache/inputs.h"
+#include "../device/cuda/fake/fake_control.h"
 #include "cuda_rig.h"
 #include "kernels/codec/codec.h"
 #include "platform/io_file.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 
@@ -558,6 +560,56 @@ static void layers_that_differ_have_slots(void **state) {
     }
 }
 
+/* The first step of a sequence, of which launch number `fault` lacks memory (0: none does), so that slots may be promised
+ * units that never come.  It is run again where it failed.  Returns its launches, and the logits. */
+static uint64_t lacking_step(const struct tiny_model *tiny, size_t length, uint64_t fault, float *row) {
+    struct rig rig;
+    char setting[60];
+    const float *logits;
+    fake_count_from_here_function *count_from_here;
+    rig_open(&rig, tiny, test_seed(97));
+    struct plan plan = plan_with(&rig, "hata", CODES, "72", KV_F16);
+    plan.rows_in_host = true;
+    plan.unit_bytes = 1 << 20;
+    struct engine *engine = engine_open(&rig, CUDA, &plan);
+    struct sequence *sequence = sequence_read(&rig, engine, 0, length, NULL);
+    const uint64_t before = device_cuda_counts(rig.device[CUDA]).launches;
+    void *library = dlopen(FAKE_LIBRARY, RTLD_NOW);
+    assert_non_null(library);
+    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    snprintf(setting, sizeof setting, "fail=cuLaunchKernelEx:%llu:2", (unsigned long long)fault);
+    if (fault > 0) count_from_here(setting);
+    const enum status status = engine_step(engine, &sequence, &rig.tokens[length], 1, &logits, &rig.error);
+    assert_int_equal(status, fault > 0 ? STATUS_MEMORY : STATUS_OK);
+    const uint64_t launches = device_cuda_counts(rig.device[CUDA]).launches - before;
+    if (fault > 0)
+        assert_ok(engine_step(engine, &sequence, &rig.tokens[length], 1, &logits, &rig.error), rig.error);
+    memcpy(row, logits, rig.width * sizeof *row);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    dlclose(library);
+    plan_deinit(&plan);
+    rig_close(&rig);
+    return launches;
+}
+
+/* Wherever in its first layer a step ends. */
+static void slots_of_a_step_that_fails_are_empty(void **state) {
+    (void)state;
+    enum { LENGTH = 120 };
+    struct tiny_model tiny = tiny_model_default("llama");
+    if (getenv("LOAM_TEST_DRIVER") != NULL) skip();
+    tiny.head_dimension = 32;
+    const size_t width = tiny.vocabulary_size;
+    float *want = rows_create(1, width), *found = rows_create(1, width);
+    const uint64_t launches = lacking_step(&tiny, LENGTH, 0, want);
+    for (uint64_t fault = 1; fault <= launches / 2; fault++) {
+        (void)lacking_step(&tiny, LENGTH, fault, found);
+        assert_memory_equal(found, want, width * sizeof *want);
+    }
+    free(want), free(found);
+}
+
 /* Cards of a few MiB, without -c: each starts with a context that it then holds to its end, or says what it would need.
  * Returns that context; 0: none. */
 static uint64_t context_on_card(const struct tiny_model *tiny, unsigned mebibytes, const char *preset,
@@ -628,6 +680,7 @@ int main(void) {
         cmocka_unit_test(pages_in_4_bits_match),
         cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(layers_that_differ_have_slots),
+        cmocka_unit_test(slots_of_a_step_that_fails_are_empty),
         cmocka_unit_test(small_cards_hold_what_they_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
-/* Pulls over the bus by unit_fetch: units of 8 tokens, 4 KiB, from pools of the host into slots of the card.  Lists
- * take turns and have nothing in common, so every unit of every step is a miss. */
+/* Units of 8 tokens, 4 KiB, from pools of the host into slots of the card: unit_fetch gives them slots, and attention
+ * over the list, 4 query heads of each KV head, fills these while it attends.  Lists take turns.  Either they have
+ * nothing in common, so that every unit of every step is a miss, or all but one unit in 16. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +11,8 @@
 #include "card.h"
 #include "kernels/attention/kv_layout.h"
 
-enum { KV_HEADS = 8, DIMENSION = 128, STEPS_MAX = 512 };
+enum { KV_HEADS = 8, GROUP = 4, HEADS = KV_HEADS * GROUP, DIMENSION = 128 };
+enum { STEPS_MAX = 512, FEW = 16 };
 
 struct fetch_rig {
     struct card *card;
@@ -22,7 +25,11 @@ struct fetch_rig {
     struct buffer tokens; /* uint32_t [list][list_units * 8] */
     struct buffer lists;  /* struct cuda_list [list][KV head] */
     struct buffer addresses, firsts, tables, owners, stamps, used, hands, results;
+    struct buffer q, partials;
     struct cuda_fetch_args args;
+    struct cuda_attention_list_args attend;
+    bool is_few;              /* misses: of FEW units one */
+    bool assigns, attends;    /* what a step does */
     struct fetch_result seen[KV_HEADS]; /* of results, so far */
     size_t steps_done, count; /* steps of a round */
 };
@@ -32,6 +39,7 @@ _Static_assert(sizeof(struct step_item) <= 64 && ITEM_AT % 8 == 0, "places");
 
 /* Units of a list ascend, one of every list_count; which, hangs on the place. */
 static uint32_t listed_unit(const struct fetch_rig *rig, size_t list, uint32_t at) {
+    if (rig->is_few && at % FEW != 0) list = 0;
     return at * rig->list_count + (at * 7 + (uint32_t)list) % rig->list_count;
 }
 
@@ -95,7 +103,10 @@ static void caches_make(struct fetch_rig *rig) {
     struct card *card = rig->card;
     const size_t slots = KV_HEADS * rig->list_units;
     card_allocate(card, MEMORY_DEVICE, slots * rig->layout.block_bytes, &rig->slots);
-    card_allocate(card, MEMORY_DEVICE, slots * sizeof(uint64_t), &rig->addresses);
+    uint64_t *addresses = card_memory(card, slots * sizeof *addresses); /* until unit_fetch has written */
+    for (size_t i = 0; i < slots; i++) addresses[i] = rig->slots.address + i * rig->layout.block_bytes;
+    upload(rig, &rig->addresses, addresses, slots * sizeof *addresses);
+    free(addresses);
     card_allocate(card, MEMORY_DEVICE, KV_HEADS * rig->unit_count * sizeof(int32_t), &rig->tables);
     card_allocate(card, MEMORY_DEVICE, slots * sizeof(uint32_t), &rig->owners);
     card_allocate(card, MEMORY_DEVICE, slots * sizeof(uint32_t), &rig->stamps);
@@ -110,8 +121,41 @@ static void caches_make(struct fetch_rig *rig) {
     card_fill_nan(card, &rig->slots);
 }
 
-static void rig_make(struct card *card, struct fetch_rig *rig) {
+static void attention_make(struct fetch_rig *rig) {
+    const struct kv_layout *layout = &rig->layout;
+    const uint32_t stride = attention_partial_stride(DIMENSION);
+    card_fill_normal(rig->card, &rig->q, (size_t)HEADS * DIMENSION, 1, NULL);
+    card_allocate(rig->card, MEMORY_DEVICE, (size_t)HEADS * ATTENTION_RANGES_MAX * stride * sizeof(float),
+                  &rig->partials);
+    rig->attend = (struct cuda_attention_list_args){
+        .attention = {.rows = rig->step.address + ROWS_AT,
+                      .items = rig->step.address + ITEM_AT,
+                      .pools = rig->step.address,
+                      .q = rig->q.address,
+                      .partials = rig->partials.address,
+                      .shape = {.k_type = (uint32_t)layout->k_type,
+                                .v_type = (uint32_t)layout->v_type,
+                                .k_dimension = DIMENSION,
+                                .v_dimension = DIMENSION,
+                                .k_row_bytes = (uint32_t)layout->k_row_bytes,
+                                .v_row_bytes = (uint32_t)layout->v_row_bytes,
+                                .k_scales_offset = (uint32_t)layout->k_scales_offset,
+                                .v_offset = (uint32_t)layout->v_offset,
+                                .v_scales_offset = (uint32_t)layout->v_scales_offset,
+                                .block_bytes = (uint32_t)layout->block_bytes},
+                      .row_count = 1,
+                      .q_stride = HEADS * DIMENSION,
+                      .kv_head_count = KV_HEADS,
+                      .group = GROUP,
+                      .partial_stride = stride,
+                      .scale = 1 / sqrtf(DIMENSION)},
+        .addresses = rig->addresses.address,
+        .list_stride = rig->list_units};
+}
+
+static void rig_make(struct card *card, struct fetch_rig *rig, bool is_few) {
     *rig = (struct fetch_rig){.card = card,
+                              .is_few = is_few,
                               .list_units = card->is_small ? 16 : 512,
                               .list_count = card->is_small ? 4 : 16,
                               .count = card->is_small ? 2 : 64};
@@ -121,6 +165,7 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
     steps_make(rig);
     lists_make(rig);
     caches_make(rig);
+    attention_make(rig);
     rig->args = (struct cuda_fetch_args){.items = rig->step.address + ITEM_AT,
                                          .pools = rig->step.address,
                                          .addresses = rig->addresses.address,
@@ -141,16 +186,24 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
 static void rig_free(struct fetch_rig *rig) {
     struct buffer *buffers[] = {&rig->home,   &rig->slots,  &rig->step,   &rig->pages,   &rig->lists,
                                 &rig->tokens, &rig->tables, &rig->used,   &rig->hands,   &rig->addresses,
-                                &rig->owners, &rig->stamps, &rig->results, &rig->firsts};
+                                &rig->owners, &rig->stamps, &rig->results, &rig->firsts, &rig->q, &rig->partials};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         rig->card->operations->release(rig->card->device, buffers[i]);
 }
 
 static void step_run(struct fetch_rig *rig, size_t list) {
-    rig->args.rows = rig->step.address + ROWS_AT + rig->steps_done++ % STEPS_MAX * sizeof(struct step_row);
-    rig->args.lists = rig->lists.address + list * KV_HEADS * sizeof(struct cuda_list);
-    cuda_work_launch(rig->card->stream, "unit_fetch",
-                     (struct cuda_shape){KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared)}, &rig->args);
+    rig->args.rows = rig->step.address + ROWS_AT + rig->steps_done % STEPS_MAX * sizeof(struct step_row);
+    rig->args.lists = rig->attend.lists = rig->lists.address + list * KV_HEADS * sizeof(struct cuda_list);
+    if (rig->assigns) {
+        rig->steps_done++;
+        cuda_work_launch(rig->card->stream, "unit_fetch",
+                         (struct cuda_shape){KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared)}, &rig->args);
+    }
+    if (rig->attends)
+        cuda_work_launch(
+            rig->card->stream, "attention_list_16_4_f16",
+            (struct cuda_shape){ATTENTION_RANGES_MAX, KV_HEADS, 1, 128, attention_decode_shared(16, GROUP)},
+            &rig->attend);
 }
 
 static void steps_run(void *context) {
@@ -187,7 +240,7 @@ static void units_check(struct fetch_rig *rig, size_t list, struct verdict *verd
     for (size_t i = 0; i < count; i++) {
         const size_t head = i / rig->list_units,
                      unit = listed_unit(rig, list, (uint32_t)(i % rig->list_units));
-        const uint64_t at = addresses[i] - rig->slots.address;
+        const uint64_t at = (addresses[i] & ~(uint64_t)SLOT_UNFILLED) - rig->slots.address;
         if (at % block != 0 || at >= count * block)
             verdict_add(verdict, false, "unit %zu of head %zu has no slot", unit, head);
         else if (memcmp(slots + at, (uint8_t *)rig->home.host + (head * rig->unit_count + unit) * block,
@@ -197,21 +250,75 @@ static void units_check(struct fetch_rig *rig, size_t list, struct verdict *verd
     free(addresses), free(slots);
 }
 
-void bench_fetch(struct card *card) {
+/* Seconds of a step that does so much. */
+static struct card_time steps_time(struct fetch_rig *rig, bool assigns, bool attends, struct verdict *verdict) {
+    const struct cuda_counts before = device_cuda_counts(rig->card->device);
+    rig->assigns = assigns, rig->attends = attends;
+    const struct card_time time = card_time(rig->card, steps_run, rig, rig->count);
+    verdict_launches(verdict, rig->card, before,
+                     card_rounds(rig->card) * rig->count * ((size_t)assigns + (size_t)attends));
+    return time;
+}
+
+/* Attention alone, of what is in slots already; returns its seconds. */
+static double all_hits(struct card *card) {
+    struct fetch_rig rig;
+    struct verdict verdict = {.failed = false}, none = {.failed = false};
+    rig_make(card, &rig, false);
+    const struct card_time assigned = steps_time(&rig, true, false, &verdict);
+    results_check(&rig, 0, (uint64_t)rig.steps_done * rig.list_units, &verdict);
+    card_line(card, "slots for units of 8 tokens", "us", assigned.seconds * 1e6, assigned.spread, 0,
+              &verdict);
+    rig.attends = true;
+    step_run(&rig, 0);
+    step_run(&rig, 0); /* it is there now: its addresses are without a mark */
+    results_check(&rig, rig.list_units, rig.list_units, &verdict);
+    units_check(&rig, 0, &none);
+    const struct card_time attended = steps_time(&rig, false, true, &none);
+    card_line(card, "attention over a list of hits", "us", attended.seconds * 1e6, attended.spread, 0, &none);
+    rig_free(&rig);
+    return attended.seconds;
+}
+
+static void all_misses(struct card *card) {
     struct fetch_rig rig;
     struct verdict verdict = {.failed = false};
-    rig_make(card, &rig);
-    const struct cuda_counts before = device_cuda_counts(card->device);
-    const struct card_time time = card_time(card, steps_run, &rig, rig.count);
+    rig_make(card, &rig, false);
+    const struct card_time time = steps_time(&rig, true, true, &verdict);
     const size_t list = (rig.steps_done - 1) % rig.list_count;
-    verdict_launches(&verdict, card, before, card_rounds(card) * rig.count);
     results_check(&rig, 0, (uint64_t)rig.steps_done * rig.list_units, &verdict);
     units_check(&rig, list, &verdict);
     step_run(&rig, list); /* it is there now */
     results_check(&rig, rig.list_units, 0, &verdict);
     const size_t bytes = KV_HEADS * rig.list_units * rig.layout.block_bytes;
-    verdict_add(&verdict, true, "; %zu bytes a step; then all hits", bytes);
+    verdict_add(&verdict, true, "; %zu bytes a step, with attention; then all hits", bytes);
     card_line(card, "fetch of units of 8 tokens", "GB/s", (double)bytes / time.seconds * 1e-9, time.spread,
               card->link_rate * 1e-9, &verdict);
     rig_free(&rig);
+}
+
+/* attention: its seconds alone. */
+static void few_misses(struct card *card, double attention) {
+    struct fetch_rig rig;
+    struct verdict verdict = {.failed = false};
+    rig_make(card, &rig, true);
+    rig.assigns = rig.attends = true;
+    step_run(&rig, 0);
+    results_check(&rig, 0, rig.list_units, &verdict);
+    const struct card_time time = steps_time(&rig, true, true, &verdict);
+    const uint64_t steps = rig.steps_done - 1, missed = rig.list_units / FEW;
+    results_check(&rig, steps * (rig.list_units - missed), steps * missed, &verdict);
+    units_check(&rig, (rig.steps_done - 1) % rig.list_count, &verdict);
+    const double bytes = (double)(KV_HEADS * missed * rig.layout.block_bytes),
+                 link = card->link_rate > 0 ? bytes / card->link_rate : 0;
+    verdict_add(&verdict, true, "; %.0f bytes a step; limit: the larger of link and attention alone", bytes);
+    card_line(card, "fetch and attention of 6% misses", "us", time.seconds * 1e6, time.spread,
+              (link > attention ? link : attention) * 1e6, &verdict);
+    rig_free(&rig);
+}
+
+void bench_fetch(struct card *card) {
+    const double attention = all_hits(card);
+    all_misses(card);
+    few_misses(card, attention);
 }

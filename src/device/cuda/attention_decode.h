@@ -91,6 +91,13 @@ struct decode_place {
     uint32_t group;                           /* of lanes, in the block */
 };
 
+template <int HEADS> DEVICE void heads_of(const struct cuda_attention_args &args, struct decode_place *place) {
+    const uint32_t passes = (args.group + HEADS - 1) / HEADS, y = block_y_again();
+    place->kv_head = y / passes;
+    place->head_first = y % passes * HEADS;
+    place->head_count = smaller(args.group - place->head_first, HEADS);
+}
+
 /* Rows of a tile, whose chunks or units a table has: those before `begin` and from `end` on do not count. */
 struct tile_rows {
     const uint64_t *table;
@@ -226,28 +233,56 @@ struct unit_list {
     const uint32_t *q4_places; /* of its KV head's chunks in 4 bits, or 0 */
 };
 
-/* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head. */
+/* A listed unit's slot, if that is not filled; or 0. */
+DEVICE uint64_t slot_unfilled(const struct unit_list &list, uint32_t n) {
+    const uint64_t address = list.addresses == 0 ? 0 : list.addresses[n];
+    return (address & Q4_MARKS) == SLOT_UNFILLED ? address - SLOT_UNFILLED : 0;
+}
+
+DEVICE uint64_t unit_home(const struct cuda_attention_args &args, const uint32_t *places, uint32_t unit) {
+    return (uint64_t)(uintptr_t)chunk_at(at<struct cuda_pools>(args.pools), places[unit / KV_CHUNK_BLOCKS]) +
+           unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
+}
+
+/* The slots of listed units [first, end) that are not filled, a warp each, while blocks that lack none attend.
+ * Barriers follow before they are read. */
+DEVICE void slots_fill(const struct cuda_attention_args &args, const uint32_t *places, const struct unit_list &list,
+                       uint32_t first, uint32_t end, uint32_t warp) {
+    ROLLED
+    for (uint32_t n = first + warp; n < end; n += 4) {
+        const uint64_t to = slot_unfilled(list, n);
+        if (to == 0) continue;
+        const uint64_t from = unit_home(args, places, list.rows[n * UNIT_TOKENS] / UNIT_TOKENS);
+        unit_copy(at<char>(to), at<char>(from), args.shape.block_bytes);
+    }
+}
+
+/* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head.  fills: slots that were
+ * not filled are now; else another block fills them, and the units are read from their chunks. */
 template <bool LIST, int FORM>
 DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, const uint32_t *places,
-                       const struct unit_list &list, uint32_t tile, uint32_t tile_end) {
+                       const struct unit_list &list, bool fills, uint32_t tile, uint32_t tile_end) {
     const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK, first = tile / each, end = (tile_end - 1) / each + 1;
     block_barrier();
     for (uint32_t n = first + thread_index(); n < end; n += 128) {
-        if (LIST && list.addresses != 0) {
-            table[n - first] = list.addresses[n];
-            if (list.addresses[n] == 0) kernel_fault();
+        const uint64_t address = LIST && list.addresses != 0 ? list.addresses[n] : 0;
+        const bool is_unfilled = (address & Q4_MARKS) == SLOT_UNFILLED;
+        if (LIST && list.addresses != 0 && (fills || !is_unfilled)) {
+            table[n - first] = address - is_unfilled;
+            if (address == 0) kernel_fault();
             continue;
         }
         const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0,
                        chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
-        const uint32_t q4_place = FORM == CACHE_Q4 && list.q4_places != 0 ? list.q4_places[chunk] : 0;
+        const uint32_t q4_place =
+            FORM == CACHE_Q4 && list.q4_places != 0 && !is_unfilled ? list.q4_places[chunk] : 0;
         if (q4_place != 0) {
             table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, q4_place) | Q4_UNIT | unit % KV_CHUNK_BLOCKS;
             continue;
         }
         table[n - first] =
-            (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) + unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
+            LIST ? unit_home(args, places, unit) : (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]);
     }
     block_barrier();
 }
@@ -258,11 +293,9 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
     enum { BATCH = STEPS * 32 / GROUP }; /* rows of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
-    const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
+    const uint32_t lane = lane_index(), warp = warp_index();
     struct decode_place place;
-    place.kv_head = block_y() / passes;
-    place.head_first = block_y() % passes * HEADS;
-    place.head_count = smaller(args.group - place.head_first, HEADS);
+    heads_of<HEADS>(args, &place);
     place.l = lane % GROUP;
     place.group = thread_index() / GROUP;
     dependents_start();
@@ -288,6 +321,10 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const uint32_t *places = head_places(item, args.layer_pages, place.kv_head);
     if (FORM == CACHE_Q4 && item->q4_pages != 0)
         list.q4_places = at<uint32_t>(item->q4_pages) + (uint64_t)place.kv_head * item->chunk_stride;
+    const uint32_t begin = seen.first + range * seen.range_rows, end = smaller(begin + seen.range_rows, seen.end);
+    const bool fills = place.head_first == 0;
+    if (LIST && list.addresses != 0 && fills)
+        slots_fill(args, places, list, begin / UNIT_TOKENS, (end - 1) / UNIT_TOKENS + 1, warp);
     float q[HEADS][EACH * 8];
     struct partial<HEADS, EACH> sum;
     const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
@@ -306,15 +343,15 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         UNROLL
         for (uint32_t d = 0; d < EACH * 8; d++) sum.o[h][d] = 0;
     }
-    const uint32_t begin = seen.first + range * seen.range_rows, end = smaller(begin + seen.range_rows, seen.end);
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
     for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
         const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
-        table_fill<LIST, FORM>(args, table, places, list, tile, tile_end);
+        table_fill<LIST, FORM>(args, table, places, list, fills, tile, tile_end);
         ROLLED
         for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH)
             rows_attend<LANES, HEADS, FORM, LIST>(args, {table, tile, seen.begin, tile_end}, row, place.l, q, &sum);
     }
+    heads_of<HEADS>(args, &place);
     partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(), range);
 }
 
@@ -328,7 +365,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) { \
         attention_run<lanes, heads, form, false>(args, 0, 0, 0, 0);                          \
     }                                                                                        \
-    ATTENTION_LIST(lanes, heads, types, form, blocks)
+    ATTENTION_LIST(lanes, heads, types, form, (heads) == 4 && (blocks) == 4 ? 3 : (blocks)) /* 4 spill */
 /* what: ATTENTION_KERNEL, or ATTENTION_LIST for lists alone. */
 #define ATTENTION_KERNELS_OF(what, lanes, types, form, four_blocks) \
     what(lanes, 1, types, form, 4) what(lanes, 4, types, form, four_blocks) what(lanes, 8, types, form, 2)

@@ -64,6 +64,12 @@ DEVICE uint32_t lane_index(void) { return SREG(tid_x) & 31; }
 DEVICE uint32_t block_x(void) { return SREG(ctaid_x); }
 DEVICE uint32_t block_y(void) { return SREG(ctaid_y); }
 DEVICE uint32_t block_z(void) { return SREG(ctaid_z); }
+/* Asked anew, so that what follows from it needs no register in between. */
+DEVICE uint32_t block_y_again(void) {
+    uint32_t r = SREG(ctaid_y);
+    PTX("mov.u32 %0, %%ctaid.y;" : "=r"(r));
+    return r;
+}
 DEVICE uint32_t grid_x(void) { return SREG(nctaid_x); }
 DEVICE uint32_t grid_y(void) { return SREG(nctaid_y); }
 

@@ -583,16 +583,19 @@ struct cuda_attention_list_args {
     struct cuda_attention_args attention;
     uint64_t lists; /* struct cuda_list [row][kv head] */
     uint64_t limits;
-    uint64_t addresses; /* of the listed units, [row][kv head][list_stride], or 0: by the page table */
+    /* Of the listed units, as unit_fetch leaves them, [row][kv head][list_stride]; or 0: by the page table.  Units
+     * whose slots are not filled are read from their chunks, and their slots are filled. */
+    uint64_t addresses;
     uint32_t list_stride, reserved;
 };
 
 /* ---- units that a list names, in the device's memory: unit_fetch
  *
  * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, as many as `firsts` says, each
- * a unit's bytes as they lie in its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from
- * its chunk in a pool of the host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once
- * those that were used since it last came.  What is in a slot is never the only copy, so eviction writes nothing.
+ * a unit's bytes as they lie in its chunk.  A unit that is there is a hit; one that is not gets the slot that CLOCK
+ * gives: the hand passes slots that this step uses, and once those that were used since it last came.  Its address is
+ * that of the slot, with SLOT_UNFILLED: attention_list, which follows, reads it over the bus from its chunk in a pool
+ * of the host, and fills the slot.  What is in a slot is never the only copy, so eviction writes nothing.
  * Read where they lie, without a slot: units of chunks that the row's predecessors do not fill, which may still be
  * written, those in pools of the device, and misses for which no slot is left.  The address of a unit whose chunk is
  * nowhere is 0.  The same lists always give the same slots.
@@ -600,6 +603,7 @@ struct cuda_attention_list_args {
  * threads, one row; shared: struct fetch_shared. */
 
 enum { FETCH_MISSES_MAX = 2048, UNIT_ABSENT = -1 };
+enum { SLOT_UNFILLED = 1 }; /* in an address: the slot does not have the unit's bytes yet */
 #define SLOT_EMPTY 0xffffffffu
 
 struct cuda_fetch_args {

@@ -51,11 +51,16 @@ matvec Q4_K
 matmul F16
 decode attention at 100
 prompt attention of 24 behind 0
-fetch of units of 8 tokens' 'matvec Q4_0'
-dropped 'quantize_rows halve_rows attention_decode_16_4_f16' \
+slots for units of 8 tokens
+fetch of units of 8 tokens
+fetch and attention of 6% misses' 'matvec Q4_0'
+dropped 'quantize_rows halve_rows attention_decode_16_4_f16 attention_list_16_4_f16' \
   'matvec Q4_0
 matmul Q4_0
-decode attention at 300' 'matvec F16'
+decode attention at 300
+attention over a list of hits
+fetch of units of 8 tokens
+fetch and attention of 6% misses' 'slots for units of 8 tokens'
 
 # A step whose matrices are never multiplied says other things than the cpu.
 FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/answers" answers >"$out/table" 2>&1 &&

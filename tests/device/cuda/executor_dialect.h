@@ -90,6 +90,7 @@ DEVICE uint32_t thread_index(void) { return executor_now.index; }
 DEVICE uint32_t lane_index(void) { return executor_now.index & 31; }
 DEVICE uint32_t block_x(void) { return executor_now.block[0]; }
 DEVICE uint32_t block_y(void) { return executor_now.block[1]; }
+DEVICE uint32_t block_y_again(void) { return executor_now.block[1]; }
 DEVICE uint32_t block_z(void) { return executor_now.block[2]; }
 DEVICE uint32_t grid_x(void) { return executor_now.grid[0]; }
 DEVICE uint32_t grid_y(void) { return executor_now.grid[1]; }

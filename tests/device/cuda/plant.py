@@ -7,9 +7,10 @@ not there once, since the kernel has changed, ends the build with the bug's name
 import pathlib
 import sys
 
-MATMUL, WGMMA, PREFILL, DECODE, MATVEC, ROWS, NORM, LEVEL, CHOOSE, FETCH, STATE = FILES = (
+MATMUL, WGMMA, PREFILL, DECODE, MATVEC, ROWS, NORM, LEVEL, CHOOSE, FETCH, STATE, PLACES = FILES = (
     "matmul.h", "matmul_wgmma.h", "attention_prefill_wgmma.h", "attention_decode.h", "matvec.h", "rows.h",
-    "kernels/norm.cu", "kernels/level_score.cu", "kernels/choose.cu", "kernels/fetch.cu", "kernels/recurrence.cu")
+    "kernels/norm.cu", "kernels/level_score.cu", "kernels/choose.cu", "kernels/fetch.cu", "kernels/recurrence.cu",
+    "kv_places.h")
 BUGS = [  # file, name, text, what it becomes; without that its first statement is left out
     (MATMUL, "EXPERTS_EXPERT", "tile.expert * args.expert_rows",
      "(tile.expert - planted(EXPERTS_EXPERT)) * args.expert_rows"),
@@ -155,7 +156,6 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (FETCH, "FETCH_HAND", "block_barrier();\n        }\n    *hand"),
     (FETCH, "FETCH_INCOMPLETE", "chunk >= complete_chunks", "chunk >= complete_chunks + planted(FETCH_INCOMPLETE)"),
     (FETCH, "FETCH_OWNER", "if (before != SLOT_EMPTY)"),
-    (FETCH, "FETCH_LAST", "< sixteens) to[", "< sixteens - planted(FETCH_LAST)) to["),
     (FETCH, "FETCH_UNIT", "unit % KV_CHUNK_BLOCKS", "(unit + planted(FETCH_UNIT)) % KV_CHUNK_BLOCKS"),
     (FETCH, "FETCH_NO_SLOT", "n = found + t;", "n = found + t + planted(FETCH_NO_SLOT);"),
     (FETCH, "CHUNK_WAIT", "dependency_wait();\n    const struct cuda_list list"),
@@ -173,12 +173,23 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (FETCH, "CHUNK_FOLLOWS", "listed_chunk(list, i) == chunk; i++)",
      "listed_chunk(list, i) == chunk; i += 1 + planted(CHUNK_FOLLOWS))"),
     (FETCH, "CHUNK_NO_SLOT", "n < found ? chunk", "n < found + planted(CHUNK_NO_SLOT) ? chunk"),
-    (FETCH, "CHUNK_PIECE", "piece % pieces * PULLED", "piece % pieces * PULLED * !planted(CHUNK_PIECE)"),
-    (FETCH, "CHUNK_LAST_PIECE", "(sixteens + PULLED - 1) / PULLED",
-     "(sixteens + PULLED * !planted(CHUNK_LAST_PIECE) - 1) / PULLED"),
+    (FETCH, "CHUNK_PIECE", "i % pieces * PIECE", "i % pieces * PIECE * !planted(CHUNK_PIECE)"),
+    (FETCH, "CHUNK_LAST_PIECE", "(args.chunk_bytes + PIECE - 1) / PIECE",
+     "(args.chunk_bytes + PIECE * !planted(CHUNK_LAST_PIECE) - 1) / PIECE"),
     (FETCH, "CHUNK_COUNTS", "q4_direct + misses - found", "q4_direct + misses - found * !planted(CHUNK_COUNTS)"),
     (FETCH, "CHUNK_HAND",
      "at<uint32_t>(args.hands)[kv_head] = hand;\n        struct fetch_result *sum = at<struct fetch_result>(args.f"),
+    (FETCH, "FETCH_MARK", "args.block_bytes) + SLOT_UNFILLED;",
+     "args.block_bytes) + SLOT_UNFILLED * !planted(FETCH_MARK);"),
+    (PLACES, "FILL_LAST", "< sixteens) target[", "< sixteens - planted(FILL_LAST)) target["),
+    (DECODE, "FILL_WAIT", "dependency_wait();\n    if (block_z()"),
+    (DECODE, "FILL_LEFT_OUT", "unit_copy("),
+    (DECODE, "FILL_BEHIND", "n < end; n += 4", "n + planted(FILL_BEHIND) < end; n += 4"),
+    (DECODE, "FILL_UNIT", "unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;",
+     "(unit + planted(FILL_UNIT)) % KV_CHUNK_BLOCKS * args.shape.block_bytes;"),
+    (DECODE, "FILL_PASS", "(fills || ", "(fills || planted(FILL_PASS) || "),
+    (DECODE, "FILL_MARK", "table[n - first] = address - is_unfilled;",
+     "table[n - first] = address - (is_unfilled && !planted(FILL_MARK));"),
     (STATE, "STATE_CONVOLVE_WAIT", "dependency_wait();\n    const uint32_t channel"),
     (STATE, "STATE_ROW", "v[j] = v[j + 1];"),
     (STATE, "STATE_TAP", "j >= first ?", "j >= first + planted(STATE_TAP) ?"),

@@ -8,6 +8,7 @@ extern "C" uint32_t planted_bug; /* enum planted_text_bug */
 uint32_t planted_bug;
 #define planted(name) (planted_bug == name)
 
+#include "device/cuda/attention_decode.h"
 #include "device/cuda/kernels/choose.cu"
 #include "device/cuda/kernels/fetch.cu"
 #include "device/cuda/kernels/level_score.cu"
@@ -15,4 +16,5 @@ uint32_t planted_bug;
 #include "device/cuda/kernels/recurrence.cu"
 #include "device/cuda/matvec.h"
 
+ATTENTION_LIST(8, 1, f16, CACHE_F16, 4)
 MATVEC_KERNELS(q4_0, 4, 4)

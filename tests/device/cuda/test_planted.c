@@ -494,6 +494,70 @@ static void bugs_of_fetches_are_seen(void **state) {
     bugs_are_seen(fetch_init, FETCH_BEGIN, FETCH_END, 17);
 }
 
+/* ---- slots that attention fills: a list with hits and misses, more than a range, of two KV heads; two passes */
+
+enum { FILL_LISTED = 19, FILL_CHUNKS = 4, FILL_K = 24, FILL_V = 16, FILL_SLOTS = FILL_LISTED };
+
+static void fill_init(void) {
+    static struct cuda_attention_list_args attend;
+    static _Alignas(64) uint16_t chunks[FETCH_HEADS * FILL_CHUNKS * SLOT / 2];
+    for (size_t i = 0; i < sizeof chunks / 2; i++) chunks[i] = float_to_half((float)random_normal(&rig.random));
+    struct cuda_pools *pools = in_take(sizeof *pools);
+    pools->pool[1] = (struct cuda_pool){
+        .base = {(uintptr_t)chunks}, .slots_per_buffer = FETCH_HEADS * FILL_CHUNKS, .slot_bytes = SLOT};
+    struct step_row *row = in_take(sizeof *row);
+    *row = (struct step_row){.position = FILL_CHUNKS * 64 - 1};
+    uint32_t *pages = in_take(FETCH_HEADS * FILL_CHUNKS * sizeof *pages);
+    for (uint32_t i = 0; i < FETCH_HEADS * FILL_CHUNKS; i++) pages[i] = UINT32_C(2) << 30 | i;
+    struct step_item *item = in_take(sizeof *item);
+    *item = (struct step_item){.pages = (uintptr_t)pages, .chunk_stride = FILL_CHUNKS};
+    struct cuda_list *lists = in_take(FETCH_HEADS * sizeof *lists);
+    uint64_t *addresses = in_take(FETCH_HEADS * FILL_LISTED * sizeof *addresses);
+    char *slots = out_take(FETCH_HEADS * FILL_SLOTS * BLOCK);
+    memset(slots, 0xff, FETCH_HEADS * FILL_SLOTS * BLOCK);
+    for (uint32_t h = 0; h < FETCH_HEADS; h++) {
+        uint32_t *rows = in_take(FILL_LISTED * UNIT_TOKENS * sizeof *rows);
+        for (uint32_t i = 0; i < FILL_LISTED; i++) {
+            const uint32_t unit = i + 1 == FILL_LISTED ? FILL_CHUNKS * 8 - 1 : i + i / 3; /* the last: of the row */
+            const char *home = (const char *)chunks + h * FILL_CHUNKS * SLOT + unit * BLOCK;
+            char *slot = slots + (h * FILL_SLOTS + (i * 7 + h) % FILL_SLOTS) * BLOCK;
+            const bool misses = i % 4 != 1;
+            for (uint32_t k = 0; k < UNIT_TOKENS; k++) rows[i * UNIT_TOKENS + k] = unit * UNIT_TOKENS + k;
+            if (!misses) memcpy(slot, home, BLOCK);
+            addresses[h * FILL_LISTED + i] = (uintptr_t)slot + (misses ? (uint64_t)SLOT_UNFILLED : 0);
+        }
+        lists[h] = (struct cuda_list){.rows = (uintptr_t)rows, .count = FILL_LISTED * UNIT_TOKENS};
+    }
+    const uint32_t stride = attention_partial_stride(FILL_V);
+    attend = (struct cuda_attention_list_args){
+        .attention = {.rows = (uintptr_t)row,
+                      .items = (uintptr_t)item,
+                      .pools = (uintptr_t)pools,
+                      .q = floats_in(FETCH_HEADS * 2 * FILL_K),
+                      .partials = floats_out((size_t)FETCH_HEADS * 2 * ATTENTION_RANGES_MAX * stride),
+                      .shape = {.k_dimension = FILL_K,
+                                .v_dimension = FILL_V,
+                                .k_row_bytes = FILL_K * 2,
+                                .v_row_bytes = FILL_V * 2,
+                                .v_offset = FILL_K * 2 * UNIT_TOKENS,
+                                .block_bytes = BLOCK},
+                      .row_count = 1,
+                      .q_stride = FETCH_HEADS * 2 * FILL_K,
+                      .kv_head_count = FETCH_HEADS,
+                      .group = 2,
+                      .partial_stride = stride,
+                      .scale = 0.25f},
+        .lists = (uintptr_t)lists,
+        .addresses = (uintptr_t)addresses,
+        .list_stride = FILL_LISTED};
+    launch_add("attention_list_8_1_f16", 4, FETCH_HEADS * 2, 128, attention_decode_shared(8, 1), &attend);
+}
+
+static void bugs_of_fills_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(fill_init, FILL_BEGIN, FILL_END, 23);
+}
+
 /* ---- states: two items, the second from zeros */
 
 enum { ITEMS = 2, STATE_ROWS = 3, CHANNELS = 40, TAPS = 4, KEY = 48, VALUE = 32, VALUE_HEADS = 2, STATE = KEY * VALUE };
@@ -554,6 +618,7 @@ int main(void) {
         cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
         cmocka_unit_test(bugs_of_scores_are_seen),   cmocka_unit_test(bugs_of_choices_are_seen),
         cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_chunk_fetches_are_seen),
+        cmocka_unit_test(bugs_of_fills_are_seen),
         cmocka_unit_test(bugs_of_states_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

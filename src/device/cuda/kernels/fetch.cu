@@ -1,6 +1,6 @@
-/* unit_fetch: what a list names, at addresses that attention can read (kernels.h).  A block has a KV head; its
- * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way.  unit_fetch_q4: the same where some
- * chunks are in 4 bits, which have slots of their own. */
+/* unit_fetch: where attention finds what a list names, and which slots it fills (kernels.h).  A block has a KV head.
+ * unit_fetch_q4: the same where some chunks are in 4 bits, which have slots of their own: those it fills, 16 warps
+ * with 4 KiB each at a time. */
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kernels_turns.h"
 #include "device/cuda/kv_places.h"
@@ -175,34 +175,6 @@ DEVICE uint32_t victims_find(const struct unit_cache &cache, uint32_t need, uint
     return found;
 }
 
-enum { PULLED = 256 }; /* times 16 bytes, by a warp at once */
-
-/* `sixteens` of 16 bytes, those from `first` on, PULLED at most, by a warp. */
-DEVICE void warp_pull(const char *source, char *target, uint32_t first, uint32_t sixteens) {
-    const uint32_t lane = lane_index();
-    const struct u32x4 *from = (const struct u32x4 *)(const void *)source;
-    struct u32x4 *to = (struct u32x4 *)(void *)target, v[8];
-    UNROLL
-    for (uint32_t i = 0; i < 8; i++) {
-        v[i] = {0, 0, 0, 0};
-        if (first + i * 32 + lane < sixteens) v[i] = load16_bus(from + first + i * 32 + lane);
-    }
-    UNROLL
-    for (uint32_t i = 0; i < 8; i++)
-        if (first + i * 32 + lane < sixteens) to[first + i * 32 + lane] = v[i];
-}
-
-/* The bytes of each miss, by a warp. */
-DEVICE void units_pull(const struct cuda_fetch_args &args, const struct unit_cache &cache,
-                       const uint32_t *pages, uint32_t count, const struct fetch_shared &shared) {
-    const uint32_t sixteens = args.block_bytes / 16;
-    for (uint32_t n = thread_index() / 32; n < count; n += FETCH_WARPS) {
-        const char *home = unit_home(args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
-        for (uint32_t first = 0; first < sixteens; first += PULLED)
-            warp_pull(home, cache.slots + (uint64_t)shared.victims[n] * args.block_bytes, first, sixteens);
-    }
-}
-
 /* The misses have their slots: the bytes of the first `found` of them are to come. */
 DEVICE void victims_take(const struct unit_cache &cache, uint32_t found, const struct fetch_shared &shared) {
     for (uint32_t n = thread_index(); n < found;
@@ -229,7 +201,7 @@ DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct step_ro
     victims_take(cache, found, shared);
     for (uint32_t n = t; n < found; n += FETCHERS)
         cache.addresses[shared.places[n]] =
-            (uint64_t)(uintptr_t)(cache.slots + (uint64_t)shared.victims[n] * args.block_bytes);
+            (uint64_t)(uintptr_t)(cache.slots + (uint64_t)shared.victims[n] * args.block_bytes) + SLOT_UNFILLED;
     for (uint32_t n = found + t; n < result.misses; n += FETCHERS) /* no slot is left */
         cache.addresses[shared.places[n]] =
             (uint64_t)(uintptr_t)unit_home(args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
@@ -241,7 +213,6 @@ DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct step_ro
         sum->hits += result.hits, sum->misses += result.misses;
         sum->direct += result.direct, sum->absent += result.absent;
     }
-    units_pull(args, cache, pages, found, shared);
 }
 
 KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
@@ -313,14 +284,17 @@ DEVICE struct fetch_result chunks_look_up(const struct cuda_fetch_q4_args &args,
     return result;
 }
 
+enum { PIECE = 4096 }; /* bytes that a warp has under way */
+
 /* The bytes of each miss, in pieces, by a warp each. */
 DEVICE void chunks_pull(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
                         const struct cuda_pools *pools, uint32_t count, const struct fetch_shared &shared) {
-    const uint32_t sixteens = args.chunk_bytes / 16, pieces = (sixteens + PULLED - 1) / PULLED;
-    for (uint32_t piece = thread_index() / 32; piece < count * pieces; piece += FETCH_WARPS) {
-        const uint32_t n = piece / pieces;
-        warp_pull(chunk_at(pools, q4.pages[shared.units[n]]), chunk_in_slot(args, q4.slots, shared.victims[n]),
-                  piece % pieces * PULLED, sixteens);
+    const uint32_t pieces = (args.chunk_bytes + PIECE - 1) / PIECE;
+    for (uint32_t i = thread_index() / 32; i < count * pieces; i += FETCH_WARPS) {
+        const uint32_t n = i / pieces, first = i % pieces * PIECE;
+        unit_copy(chunk_in_slot(args, q4.slots, shared.victims[n]) + first,
+                  (const char *)chunk_at(pools, q4.pages[shared.units[n]]) + first,
+                  smaller(args.chunk_bytes - first, PIECE));
     }
 }
 
