@@ -255,9 +255,9 @@ bench_row() {
         right = right && units > 0 && field("kv_unit_hits") > 0
       }
       if (units != "" && method == " leoam") { # above a disk, in 4 bits
-        fetched = fetched sprintf("; chunks in 4 bits: %d hits %d misses %d read in RAM", field("kv_unit_q4_hits"),
-          field("kv_unit_q4_misses"), field("kv_unit_q4_direct"))
-        right = right && field("kv_unit_q4_hits") > 0
+        fetched = fetched sprintf("; chunks in 4 bits: %d hits %d misses %d read in RAM", field("kv_unit_chunk_hits"),
+          field("kv_unit_chunk_misses"), field("kv_unit_chunk_direct"))
+        right = right && field("kv_unit_chunk_hits") > 0
       }
       if (field("preset") == "hata" && prompt == 0 && field("kv_chunks") == "") {
         # of a layer 11 kernels, 12 behind slots, and 2 that look for chunks where a graph has room for so long a row

@@ -429,9 +429,9 @@ enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, s
         sum->misses += counts[i].misses;
         sum->direct += counts[i].direct;
         sum->absent += counts[i].absent;
-        sum->q4_hits += counts[i].q4_hits;
-        sum->q4_misses += counts[i].q4_misses;
-        sum->q4_direct += counts[i].q4_direct;
+        sum->chunk_hits += counts[i].chunk_hits;
+        sum->chunk_misses += counts[i].chunk_misses;
+        sum->chunk_direct += counts[i].chunk_direct;
     }
     free(counts);
     return status;

@@ -58,9 +58,9 @@ static const struct counter fetch_rows[] = {
     ROW(misses, "Units that were read into a slot."),
     ROW(direct, "Units that were read where they lie."),
     ROW(absent, "Units of chunks that are nowhere."),
-    ROW(q4_hits, "Chunks in 4 bits that were in the device's slots."),
-    ROW(q4_misses, "Chunks in 4 bits that were read into a slot."),
-    ROW(q4_direct, "Chunks in 4 bits that were read where they lie."),
+    ROW(chunk_hits, "Chunks in 4 bits that were in the device's slots."),
+    ROW(chunk_misses, "Chunks in 4 bits that were read into a slot."),
+    ROW(chunk_direct, "Chunks in 4 bits that were read where they lie."),
 };
 #undef ROW
 const struct counter_table fetch_counters = COUNTER_TABLE("kv_unit_", struct fetch_counts, fetch_rows);

@@ -506,9 +506,9 @@ struct unit_slots {
     struct span memory;       /* [slots][kv_layout.block_bytes], or [slots][kv_q4_chunk_bytes] */
 };
 
-struct fetch_counts { /* units; absent: of chunks that are nowhere.  q4: chunks in 4 bits, each once a list */
+struct fetch_counts { /* units; absent: of chunks that are nowhere.  chunk: in 4 bits, each once a list */
     uint64_t hits, misses, direct, absent;
-    uint64_t q4_hits, q4_misses, q4_direct;
+    uint64_t chunk_hits, chunk_misses, chunk_direct;
 };
 extern const struct counter_table fetch_counters;
 

@@ -253,8 +253,8 @@ static struct fetch_counts fetch_all(struct rig *rig, struct unit_cache *cache, 
     operations->release(rig->device, &q4);
     return (struct fetch_counts){.misses = after.misses - before.misses,
                                  .direct = after.direct - before.direct,
-                                 .q4_misses = after.q4_misses - before.q4_misses,
-                                 .q4_direct = after.q4_direct - before.q4_direct};
+                                 .chunk_misses = after.chunk_misses - before.chunk_misses,
+                                 .chunk_direct = after.chunk_direct - before.chunk_direct};
 }
 
 static struct unit_cache *q4_cache_of(struct rig *rig, uint64_t bytes, const struct unit_cache_layer *layer) {
@@ -304,13 +304,13 @@ static void forms_share_the_bytes(void **state) {
             const struct fetch_counts counts = fetch_all(&rig, cache, in_4_bits, n % HEADS);
             const size_t rows = UNITS - q4 * KV_CHUNK_BLOCKS, first = cases[n].first_is_rows ? KV_CHUNK_BLOCKS : 0;
             assert_int_equal(counts.misses + counts.direct, rows);
-            assert_int_equal(counts.q4_misses + counts.q4_direct, q4);
-            if (bytes > all + all / 4) assert_int_equal(counts.direct + counts.q4_direct, 0);
-            if (counts.q4_direct > 0) assert_true(counted.bytes > bytes / 2);
+            assert_int_equal(counts.chunk_misses + counts.chunk_direct, q4);
+            if (bytes > all + all / 4) assert_int_equal(counts.direct + counts.chunk_direct, 0);
+            if (counts.chunk_direct > 0) assert_true(counted.bytes > bytes / 2);
             unit_cache_destroy(cache);
-            if (counts.direct + counts.q4_direct == 0 || counts.misses < first || rows == first) continue;
+            if (counts.direct + counts.chunk_direct == 0 || counts.misses < first || rows == first) continue;
             /* Of q4 chunks as many of 100 as of rows, to within two chunks. */
-            const double held = (double)counts.q4_misses / (double)q4,
+            const double held = (double)counts.chunk_misses / (double)q4,
                          held_rows = (double)(counts.misses - first) / (double)(rows - first);
             assert_true(fabs(held - held_rows) <= 2.0 / (double)q4);
             met++;

@@ -304,21 +304,22 @@ static void pages_in_4_bits_check(const struct in_4_bits *of, uint64_t seed) {
         free(cpu), free(cuda);
     }
     float *in_ram = q4_steps(&rig, CUDA, of, Q4_PROMPT, Q4_STEPS, 0, &units);
-    assert_true(units.hits + units.misses + units.direct + units.q4_hits + units.q4_misses + units.q4_direct == 0);
+    assert_true(units.hits + units.misses + units.direct == 0);
+    assert_true(units.chunk_hits + units.chunk_misses + units.chunk_direct == 0);
     for (size_t few = 0; few < 2; few++) {
         struct kv_layout layout;
         kv_layout_init(&layout, KV_F16, KV_F16, tiny.head_dimension, tiny.head_dimension);
         float *found = q4_steps(&rig, CUDA, of, Q4_PROMPT, Q4_STEPS, few ? of->few : MANY, &units);
         assert_memory_equal(found, in_ram, Q4_STEPS * rig.width * sizeof *found);
         assert_int_equal(units.absent, 0);
-        assert_true(units.q4_hits > 0 && units.q4_misses > 0 && units.direct > 0);
-        if (!few) assert_true(units.q4_direct == 0 && units.q4_hits > 2 * units.q4_misses);
+        assert_true(units.chunk_hits > 0 && units.chunk_misses > 0 && units.direct > 0);
+        if (!few) assert_true(units.chunk_direct == 0 && units.chunk_hits > 2 * units.chunk_misses);
         assert_int_equal(units.hits > 0 && units.misses > 0, of->is_mixed);
         /* What crosses the bus: with slots, and where all that is listed does. */
         const uint64_t q4 = kv_q4_chunk_bytes(&layout),
                        crosses = (units.misses + units.direct) * layout.block_bytes +
-                                 (units.q4_misses + units.q4_direct) * q4,
-                       listed = crosses + units.hits * layout.block_bytes + units.q4_hits * q4;
+                                 (units.chunk_misses + units.chunk_direct) * q4,
+                       listed = crosses + units.hits * layout.block_bytes + units.chunk_hits * q4;
         printf("%s, %s: %llu of %llu bytes\n", of->preset, few ? "few slots" : "many slots",
                (unsigned long long)crosses, (unsigned long long)listed);
         assert_in_range(crosses, few ? crossed + 1 : 1, few ? listed - 1 : listed / HALVES);

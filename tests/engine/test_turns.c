@@ -70,7 +70,7 @@ struct rig {
 struct met {
     uint64_t launches, hits, misses, read_pages, fetched, reused, prefetched, prefetch_hits;
     struct select_statistics chosen; /* of the last history */
-    uint64_t q4_hits, q4_misses, q4_direct; /* chunks */
+    uint64_t chunk_hits, chunk_misses, chunk_direct; /* chunks */
 };
 
 static bool is_in_4_bits(const struct setting *setting) { return strstr(setting->set, "codec=") != NULL; }
@@ -247,9 +247,9 @@ static void history(uint64_t seed, bool queued, const struct setting *setting, s
     met->launches += counts.launches;
     met->hits += units.hits;
     met->misses += units.misses;
-    met->q4_hits += units.q4_hits;
-    met->q4_misses += units.q4_misses;
-    met->q4_direct += units.q4_direct;
+    met->chunk_hits += units.chunk_hits;
+    met->chunk_misses += units.chunk_misses;
+    met->chunk_direct += units.chunk_direct;
     met->read_pages += tier.read_pages;
     met->prefetched += tier.prefetched;
     met->prefetch_hits += tier.prefetch_hits;
@@ -269,7 +269,7 @@ static void steps_with_turns_have_the_bits_of_ram(void **state) {
         assert_true(keeps || met.chosen.verdicts_read == 0);
     }
     assert_met(met.launches > SETTINGS * 5 && met.hits > 0 && met.misses > 0 && met.read_pages > 0 && met.reused > 0 &&
-               met.prefetch_hits > 0 && met.q4_hits > 0 && met.q4_misses > 0 && met.q4_direct > 0);
+               met.prefetch_hits > 0 && met.chunk_hits > 0 && met.chunk_misses > 0 && met.chunk_direct > 0);
 }
 
 /* Lists that are kept: what the host reads of them, and what they do, is that of steps operation by operation, which

@@ -113,7 +113,7 @@ class Devices(unittest.TestCase):
         while server.count("prefilling", "decoding", "paused"):  # counted when it is idle
             time.sleep(0.01)
         counted, shown = server.metrics(), server.get("/v1/loam/map").json
-        for name in ("hits", "misses", "direct", "absent", "q4_hits", "q4_misses", "q4_direct"):
+        for name in ("hits", "misses", "direct", "absent", "chunk_hits", "chunk_misses", "chunk_direct"):
             self.assertEqual(counted[f"loam_kv_unit_{name}_total"], io["kv_unit_" + name])
             self.assertEqual(shown["kv_unit_" + name], io["kv_unit_" + name])
         for name in ("kv_unit_bytes", "kv_device_bytes"):

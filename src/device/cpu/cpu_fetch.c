@@ -167,18 +167,18 @@ static uint64_t look_up_chunk(struct fetched_head *of, uint32_t chunk) {
     const int32_t slot = chunk_slot_of(of, chunk);
     const uint32_t place = of->quantized[chunk];
     if (slot >= 0) {
-        of->counts->q4_hits++;
+        of->counts->chunk_hits++;
         return hit(&of->chunks, slot);
     }
     if (is_complete(of, chunk) && !is_near(of, place)) return UNIT_MISSES;
-    of->counts->q4_direct++;
+    of->counts->chunk_direct++;
     return (uintptr_t)cpu_chunk(of->item->view.pools, place);
 }
 
 static uint64_t bring_chunk(struct fetched_head *of, uint32_t chunk) {
     const uint64_t home = (uintptr_t)cpu_chunk(of->item->view.pools, of->quantized[chunk]),
                    address = bring(&of->chunks, home, chunk);
-    *(address != 0 ? &of->counts->q4_misses : &of->counts->q4_direct) += 1;
+    *(address != 0 ? &of->counts->chunk_misses : &of->counts->chunk_direct) += 1;
     return address != 0 ? address : home;
 }
 

@@ -480,14 +480,14 @@ static void chunks_in_4_bits_match(void **state) {
         for (size_t h = 0; h < KV_HEADS; h++) chunks_draw(&rig, &random, h, 2 + h % 2);
         fetch_run(&rig, test_seed(802) + i);
     }
-    for (size_t h = 0; h < KV_HEADS; h++) assert_met(rig.wanted[h].q4_hits > 0 && rig.wanted[h].q4_misses > 0);
-    assert_met(rig.wanted[0].q4_misses > 4 && rig.wanted[1].q4_misses > 2); /* slots are taken from others */
-    assert_met(rig.wanted[0].q4_direct > 0 && rig.wanted[1].q4_direct > 0); /* of more than there are slots for */
+    for (size_t h = 0; h < KV_HEADS; h++) assert_met(rig.wanted[h].chunk_hits > 0 && rig.wanted[h].chunk_misses > 0);
+    assert_met(rig.wanted[0].chunk_misses > 4 && rig.wanted[1].chunk_misses > 2); /* slots are taken from others */
+    assert_met(rig.wanted[0].chunk_direct > 0 && rig.wanted[1].chunk_direct > 0); /* of more than there are slots for */
     assert_met(rig.wanted[0].misses > 0 && rig.wanted[0].hits > 0);         /* rows beside them */
-    assert_met(rig.wanted[WHOLE].q4_misses == 4); /* each once; one is not complete */
-    assert_int_equal(rig.wanted[WHOLE].q4_direct, STEPS);
+    assert_met(rig.wanted[WHOLE].chunk_misses == 4); /* each once; one is not complete */
+    assert_int_equal(rig.wanted[WHOLE].chunk_direct, STEPS);
     /* RAM has none of them any more: those in slots are read there, the others are nowhere. */
-    const uint64_t hits = rig.wanted[WHOLE].q4_hits, absent = rig.wanted[0].absent;
+    const uint64_t hits = rig.wanted[WHOLE].chunk_hits, absent = rig.wanted[0].absent;
     for (size_t h = 0; h < KV_HEADS; h++)
         for (uint32_t c = 0; c + 1 < CHUNKS; c++) rig.q4.pages[h][c] = 0;
     for (uint32_t c = 0; c < 2; c++)
@@ -504,7 +504,7 @@ static void chunks_in_4_bits_match(void **state) {
     rig.lists[1][0] = 58;
     rig.row.position++;
     fetch_run(&rig, 4);
-    assert_int_equal(rig.wanted[WHOLE].q4_hits, hits + 2);
+    assert_int_equal(rig.wanted[WHOLE].chunk_hits, hits + 2);
     assert_int_equal(rig.wanted[0].absent, absent + 4);
     cpu_close(&rig);
     guarded_destroy(&rig.q4.home);
