@@ -92,14 +92,23 @@ INLINE void row_group_add(struct row_stand *stand, size_t apart, size_t n, size_
     row_stand_advance(stand, n, kind);
 }
 
-/* Adds the last group, of which `rest` bytes exist, near the end of the weights. */
-INLINE void row_rest_add(const struct row_stand *stand, size_t apart, size_t rest, size_t n, size_t streams,
-                         group_function *group, row_vector acc[STREAMS_MAX][TILE_MAX]) {
+/* Adds the next group in the code of one row, whichever it is.  `there` is how many bytes of the rows' groups are to be
+ * read: of less than all of them a copy is, with zeros behind. */
+INLINE void row_rest_add(struct row_stand *stand, size_t apart, size_t there, size_t n, size_t streams,
+                         group_function *group, struct row_kind kind, row_vector acc[STREAMS_MAX][TILE_MAX]) {
+    const size_t group_bytes = kind.block_bytes * kind.group_blocks;
     ONE_BY_ONE for (size_t s = 0; s < streams; s++) {
-        uint8_t copy[GROUP_BYTES_MAX] = {0};
-        memcpy(copy, stand->w + s * apart, rest);
-        group_add(group, copy, stand->x, n, acc[s]);
+        const uint8_t *w = stand->w + s * apart;
+        uint8_t copy[GROUP_BYTES_MAX];
+        prefetch_lines(w, group_bytes);
+        if (there < group_bytes) {
+            memset(copy, 0, sizeof copy);
+            memcpy(copy, w, there);
+            w = copy;
+        }
+        group_add(group, w, stand->x, n, acc[s]);
     }
+    row_stand_advance(stand, n, kind);
 }
 
 INLINE void acc_clear(row_vector acc[STREAMS_MAX][TILE_MAX], size_t streams, size_t n) {
@@ -124,17 +133,19 @@ INLINE void row_set_times(const struct matrix *weight, struct row_set set, const
         UNROLL for (size_t g = 0; g < SPAN_GROUPS; g++) { row_group_add(&stand, apart, n, streams, group, kind, acc); }
         span_add(acc, streams, n, totals);
     }
-    size_t last = groups % SPAN_GROUPS;
-    if (last > 0 || has_rest) {
+    size_t last = groups % SPAN_GROUPS + has_rest;
+    if (last > 0) {
         /* Behind a row comes another row, whose weights meet zeros of the input (and see rows_again). */
-        const uint8_t *rest_end = set.w + (streams - 1) * apart + (groups + 1) * kind.block_bytes * kind.group_blocks;
+        const size_t group_bytes = kind.block_bytes * kind.group_blocks;
+        const uint8_t *rest_end = set.w + (streams - 1) * apart + (groups + 1) * group_bytes;
         const uint8_t *end = (const uint8_t *)weight->data + weight->rows * weight->row_bytes;
-        const bool is_within = has_rest && !set.is_alone && rest_end <= end;
-        acc_clear(acc, streams, n);
-        last += is_within;
-        ONE_BY_ONE for (; last > 0; last--) row_group_add(&stand, apart, n, streams, group, kind, acc);
-        if (has_rest && !is_within) row_rest_add(&stand, apart, rest, n, streams, group, acc);
-        span_add(acc, streams, n, totals);
+        const bool is_copied = has_rest && (set.is_alone || rest_end > end);
+        row_vector last_acc[STREAMS_MAX][TILE_MAX]; /* those above keep to registers, which have no numbers */
+        acc_clear(last_acc, streams, n);
+        ONE_BY_ONE for (; last > 0; last--) {
+            row_rest_add(&stand, apart, is_copied && last == 1 ? rest : group_bytes, n, streams, group, kind, last_acc);
+        }
+        span_add(last_acc, streams, n, totals);
     }
     UNROLL for (size_t s = 0; s < streams; s++) {
         UNROLL for (size_t i = 0; i < n; i++) { set.y[i * set.input_stride + s * set.row_apart] = totals[s * n + i]; }
