@@ -423,13 +423,13 @@ part_documents() {
 # ---- methods: what the papers' ways are beside the ones that they replace, K and V in RAM or on disk ----
 
 # KVPR beside FlexGen, on OPT-6.7B's shape, 8 layers of 32: what a prompt's K and V take over the bus.
-# CLO by its parts and LeoAM, with an eighth of 16K tokens of a 1B shape on the card, or in RAM above a disk.  Keys,
-# values and queries are recorded, as those of random weights are like no text's: so each step is launched kernel by
-# kernel, in all rows alike.
+# CLO by its parts and LeoAM, with an eighth of 16K tokens of a 1B shape on the card, or in RAM above a disk; and what it
+# costs to have slots where everything fits.  Keys, values and queries are recorded, as those of random weights are like
+# no text's: so each step is launched kernel by kernel, in all rows alike.
 part_methods() {
   models_wait
-  depth=8192 behind=16384 near=200M eighth=72M host=96M steps=24 keep=512 share=10% settings=
-  [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M steps=4 keep=64 share=200 settings=:sinks=8:recent=8
+  depth=8192 behind=16384 near=200M eighth=72M host=96M ample=4G steps=24 keep=512 share=10% settings=
+  [ $small = 1 ] && depth=600 behind=400 near=500K eighth=192K host=4M ample=64M steps=4 keep=64 share=200 settings=:sinks=8:recent=8
   set -- -p 0 -r "$([ $small = 1 ] && echo 1 || echo 3)" -n
   filled=
   for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" $steps -d $depth --kv-device $near --preset $method; done
@@ -442,11 +442,18 @@ part_methods() {
     "clo-least $clo:similarity=minimum"; do
     bench_method --kv-device $eighth "$@" $steps
   done
+  # The same choice with all K and V on the card, and above a disk with slots that hold all of them.
+  method="hata-on-card $units:planes=1"
+  bench_method "$@" $steps
+  method="hata-in-slots $units:planes=1"
+  bench_method --kv-host $ample --kv-disk "$scratch/methods" "$@" $steps
   for method in flexgen "leoam-f16 $share:dense=0:codec=f16$settings" "leoam $share:dense=0$settings"; do
     bench_method --kv-host $host --kv-disk "$scratch/methods" "$@" $((steps / 2)) # of flexgen each reads all from the disk
   done
   bench=$loam filled=--fill-random method=
   ratio "CLO over hata" "$recorded clo decode behind $behind KV in RAM" "$recorded hata decode behind $behind KV in RAM"
+  ratio "slots for everything over KV on the card" "$recorded hata-in-slots decode behind $behind KV on disk" \
+    "$recorded hata-on-card decode behind $behind"
   for kind in leoam-f16 leoam; do
     ratio "$kind over flexgen" "$recorded $kind decode behind $behind KV on disk" \
       "$recorded flexgen decode behind $behind KV on disk"
