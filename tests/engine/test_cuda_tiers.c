@@ -561,8 +561,8 @@ static void layers_that_differ_have_slots(void **state) {
     }
 }
 
-/* The first step of a sequence, of which launch number `fault` lacks memory (0: none does), so that slots may be promised
- * units that never come.  It is run again where it failed.  Returns its launches, and the logits. */
+/* The first step of a sequence, of which launch number `fault` lacks memory (0: none does), so that slots may be
+ * promised units that never come.  It is run again where it failed.  Returns its launches, and the logits. */
 static uint64_t lacking_step(const struct tiny_model *tiny, size_t length, uint64_t fault, float *row) {
     struct rig rig;
     char setting[60];
