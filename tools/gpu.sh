@@ -259,11 +259,11 @@ bench_row() {
           field("kv_unit_chunk_misses"), field("kv_unit_chunk_direct"))
         right = right && field("kv_unit_chunk_hits") > 0
       }
-      if (field("preset") == "hata" && prompt == 0 && field("kv_chunks") == "") {
+      if (field("preset") == "hata" && part == "step") {
         # of a layer 11 kernels, 12 behind slots, and 2 that look for chunks where a graph has room for so long a row
         levels = (launches / passes - 3) / layers >= 13 + (units != "") ? 2 : 1
         fetched = fetched "; levels of index: " levels
-        right = right && levels == 2
+        right = right && levels == (field("n_depth") == 32768 ? 1 : 2)
       }
       if (field("preset") == "clo") {
         fetched = fetched sprintf("; %d of %d lists kept", field("hits"), field("hits") + field("misses"))

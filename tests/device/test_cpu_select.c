@@ -25,7 +25,7 @@
 #include "selection.h"
 #include "tensor/half.h"
 
-enum { DEVICES = 4, ROWS_MAX = 3, CHUNKS_MAX = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24 };
+enum { DEVICES = 4, ROWS_MAX = 3, CHUNKS_MAX = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24, FEW_OF = LOOK_FROM * 3 / 2 };
 
 static const double output_bound = 1e-5;
 
@@ -163,8 +163,8 @@ static void item_init(struct select_case *c, size_t row) {
         uint64_t picks =
             (extreme ? units * random_below(&c->random, 2) : random_below(&c->random, units + 1)) * unit;
         if (c->layout.kind == KEY_INDEX_NONE && picks < end - sinks) picks = 0;
-        if (c->picks_few && units > 48 && head % 2 == 0)
-            picks = units / 48 * unit; /* few enough to look into the best chunks alone */
+        if (c->picks_few && units > FEW_OF && head % 2 == 0)
+            picks = units / FEW_OF * unit; /* few enough to look into the best chunks alone */
         c->picks[row][head] = like_first ? c->picks[row][0] : picks;
         if (select_item_kept(item, head) == 0) c->picks[row][head] = end - sinks; /* a list has a row */
     }

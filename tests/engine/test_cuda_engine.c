@@ -305,7 +305,7 @@ static void graphs_that_choose_give_the_bits_of_their_operations(void **state) {
     (void)state;
     static const char codes[] = CODES;
     /* 7 of each of two layers and 3 beside; codes of keys; queries, scores and choice, of chunks as well, as the
-     * sequence may have more than 32 times what is picked; fetching.  Pages; scores and choice.  And the verdict.  Of
+     * sequence may have more than 64 times what is picked; fetching.  Pages; scores and choice.  And the verdict.  Of
      * qwen35 two of five layers choose. */
     if (test_takes_next()) choosing_graphs_check("qwen3", "hata", codes, 2 * (7 + 6) + 3, false);
     if (test_takes_next()) choosing_graphs_check("qwen3", "hata", codes, 2 * (7 + 6 + 1) + 3, true);

@@ -227,7 +227,7 @@ static void looks_init(const struct cuda_level_query_args *query) {
     struct step_item *item = in_take(sizeof *item);
     *item = (struct step_item){.index_pages = (uintptr_t)pages};
     struct cuda_list *list = in_take(sizeof *list);
-    *list = (struct cuda_list){.end = LOOKED * 64, .picks = 8};
+    *list = (struct cuda_list){.end = LOOKED * 64, .picks = 4};
     chunks = (struct cuda_chunks_score_args){.rows = (uintptr_t)in_take(sizeof(struct step_row)),
                                              .items = (uintptr_t)item,
                                              .pools = (uintptr_t)pools,

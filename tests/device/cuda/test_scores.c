@@ -10,7 +10,7 @@ enum { KV_HEADS = 2, WIDE = 512 };
 
 /* Lists that look (look.h): chunks have the cpu's scores, the best are looked into, their units have the bits that they
  * have among all, and the list is of the best of these. */
-enum { LOOK_BLOCKS = 14, LOOK_LISTS = 2 * KV_HEADS, LOOK_HEADS = 17, LOOK_UNITS = LOOK_BLOCKS * 8 };
+enum { LOOK_BLOCKS = 22, LOOK_LISTS = 2 * KV_HEADS, LOOK_HEADS = 17, LOOK_UNITS = LOOK_BLOCKS * 8 };
 
 /* q: of heads, not rotated: [2][q_stride]. */
 static void looks_check(struct cuda_level_score_args args, const struct level_layout *layout, const void *const *blocks,
@@ -71,14 +71,14 @@ static void looks_check(struct cuda_level_score_args args, const struct level_la
     launch("units_choose", KV_HEADS, 2, 1, 1024, sizeof(struct choose_shared), &best, seed);
     for (uint32_t k = 0; k < LOOK_LISTS; k++) {
         const struct cuda_list *list = &lists[k];
-        const uint32_t first = (list->begin + 63) / 64, last = list->end / 64, looks = (16 * list->picks + 63) / 64;
+        const uint32_t first = (list->begin + 63) / 64, last = list->end / 64, looks = (LOOK_TIMES * list->picks + 63) / 64;
         const char *queries = (const char *)(uintptr_t)args.queries + k * args.group * args.query_bytes;
         const float *of_list = q + k * args.group * args.dimension;
         float want[LOOK_HEADS * LOOK_BLOCKS];
         double of_chunk[LOOK_BLOCKS] = {0}, shares[LOOK_UNITS] = {0}, least = INFINITY, best_out = -INFINITY;
         uint32_t count = 0, picked = 0;
         bool looks_into[LOOK_BLOCKS] = {false}, is_listed[LOOK_UNITS] = {false};
-        assert_true(list->end - list->begin > 32 * list->picks);
+        assert_true(list->end - list->begin > LOOK_FROM * list->picks);
         level.chunks(&(struct level_chunks_args){layout, blocks + k * LOOK_BLOCKS, LOOK_BLOCKS, queries, of_list,
                                                  args.dimension, args.group, want, LOOK_BLOCKS});
         for (size_t h = 0; h < args.group; h++) {
