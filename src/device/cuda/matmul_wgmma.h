@@ -142,8 +142,8 @@ DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct 
 }
 
 /* 64 outputs from output_first on, of all rows of the tile.  Scales, and what is added to, are asked for of AT_ONCE of
- * a lane's rows before the first of these is stored: one by one each would wait for memory.  Beyond the end the last
- * row is read. */
+ * a lane's rows before the first of these is stored: one by one each would wait for memory.  Beyond the end a lane
+ * reads its own first row once more, which no other one writes, or the last one's scale. */
 template <uint32_t ROWS, bool EXPERTS>
 DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t output_first,
                         const float (&d)[ROWS / 2]) {
@@ -151,6 +151,7 @@ DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul
     const float nothing = -0.0f; /* added it leaves every value as it is */
     const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4,
                    row_first = place.row_first + lane % 4 * 2, stride_bytes = place.part.y_stride * 4;
+    const uint32_t own = smaller(row_first, place.row_end - 1);
     int32_t rows[2]; /* of an output that are there, from row_first on */
     float bias[2];
     UNROLL
@@ -166,7 +167,7 @@ DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul
         float scale[AT_ONCE], before[AT_ONCE][2], *y[AT_ONCE];
         UNROLL
         for (uint32_t i = 0; i < AT_ONCE; i++) {
-            const uint32_t row = smaller(row_first + (first + i) / 2 * 8 + i % 2, place.row_end - 1);
+            const uint32_t there = row_first + (first + i) / 2 * 8 + i % 2, row = there < place.row_end ? there : own;
             const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
             scale[i] = at<float>(args.scales)[from.input];
             y[i] = at<float>(place.part.y + (uint64_t)from.pick * stride_bytes) + output;

@@ -42,7 +42,8 @@ static void experts_run(enum planted_text_bug bug, uint64_t seed) {
                                                                        .y_stride = EXPERTS_OUTPUTS}},
                                                              .x = (uintptr_t)experts.x,
                                                              .scales = (uintptr_t)experts.scales,
-                                                             .columns = EXPERTS_COLUMNS},
+                                                             .columns = EXPERTS_COLUMNS,
+                                                             .accumulate = true},
                                                   .places = (uintptr_t)experts.places,
                                                   .tiles = (uintptr_t)&tile,
                                                   .used = 1,
@@ -63,11 +64,13 @@ static void product_run(enum planted_bug bug, uint64_t seed) {
 /* One kernel with a bug. */
 static const struct {
     enum planted_bug bug;
-    enum planted_text_bug experts_bug; /* two warpgroups store the same outputs */
+    /* Two warpgroups store the same outputs; lanes behind the last row read what it is added to. */
+    enum planted_text_bug experts_bug;
     const char *file;
 } cases[] = {{PLANTED_BARRIER, TEXT_RIGHT, "planted.cu:"},
              {PLANTED_REUSE, TEXT_RIGHT, "planted.cu:"},
-             {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"}};
+             {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"},
+             {PLANTED_NONE, RACE_BEHIND, "matmul_wgmma.h:"}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 /* Of CASES: all kernels as they are.  The sanitizer's code is that of an exit. */
