@@ -24,13 +24,12 @@
 #include "attention/reuse.h"
 #include "attention/tiered.h"
 #include "attention/turns.h"
+#include "attention/units.h"
 #include "attention/watch.h"
 #include "base/assert.h"
 #include "base/layout.h"
 #include "cache/kv_watch.h"
-#include "cache/page_fractions.h"
 #include "cache/unit_cache.h"
-#include "kernels/codec/codec.h"
 #include "platform/clock.h"
 
 enum { PART_ROWS_MIN = 8, PART_ROWS_MAX = 64 }; /* all KV in memory */
@@ -244,49 +243,14 @@ const double *attention_reuse_thresholds(const struct attention *attention) {
     return attention->reuse != NULL ? reuse_thresholds(attention->reuse) : NULL;
 }
 
-/* What slots of a layer hold. */
-static struct unit_cache_layer unit_layer_of(const struct attention *attention, size_t index) {
-    const struct attention_options *options = &attention->options;
-    const struct kv_cache_config *far = kv_cache_get_config(options->far);
-    const size_t heads = kv_layer_heads(options->groups, options->kv_head_count, index);
-    struct unit_cache_layer layer = {.kv_head_count = heads};
-    if (heads == 0 || !select_layer_chooses(attention->select, index)) return layer;
-    const struct kv_layout *layout = kv_cache_layer_layout(options->far, index);
-    layer.block_bytes = layout->block_bytes;
-    if (!far->quantized_pages) return layer;
-    layer.q4_bytes = kv_q4_chunk_bytes(layout);
-    layer.q4_of_16 = far->mixes_pages ? options->q4_of_16 : PAGE_FRACTION_WHOLE;
-    layer.first_is_rows = far->mixes_pages;
-    return layer;
-}
-
 enum status attention_create_units(struct attention *attention, const uint32_t *whole, size_t whole_count,
                                    struct error *error) {
     const struct attention_options *options = &attention->options;
-    const struct select *select = attention->select;
-    if (select == NULL || options->unit_bytes == 0 || attention->device->operations->fetch == NULL ||
-        select_unit_tokens(select) % KV_BLOCK_TOKENS != 0)
-        return STATUS_OK;
-    if (attention->generations == NULL)
-        attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
-    struct unit_cache_layer *layers = calloc(options->layer_count, sizeof *layers);
-    if (attention->generations == NULL || layers == NULL) {
-        free(layers);
-        return error_set(error, STATUS_MEMORY, "attention: out of memory");
-    }
-    for (size_t i = 0; i < options->layer_count; i++) layers[i] = unit_layer_of(attention, i);
-    const struct unit_cache_options of_units = {
-        .layers = layers,
-        .layer_count = options->layer_count,
-        .context_size = options->context_size,
-        .sequence_capacity = options->sequence_capacity,
-        .bytes = options->unit_bytes,
-        .whole = whole,
-        .whole_count = whole_count,
-        .list_units = (size_t)((options->kept_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS)};
-    const enum status status = unit_cache_create(&attention->units, attention->device, &of_units, error);
-    free(layers);
-    return status;
+    TRY(units_create(&attention->units, attention->device, options, attention->select, whole, whole_count, error));
+    if (attention->units == NULL || attention->generations != NULL) return STATUS_OK;
+    attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
+    return attention->generations != NULL ? STATUS_OK
+                                          : error_set(error, STATUS_MEMORY, "attention: out of memory");
 }
 
 size_t attention_whole_heads(const struct attention *attention) { return unit_cache_whole_count(attention->units); }
@@ -442,15 +406,6 @@ enum status attention_open_step(struct attention *attention, const struct attent
     return STATUS_OK;
 }
 
-/* What slots rely on (kv_sequence_keeps_forms), of all layers that have some. */
-static bool keep_forms(const struct attention *attention, const struct attention_step *step) {
-    bool keep = true;
-    for (size_t layer = 0; layer < attention->options.layer_count; layer++)
-        for (size_t i = 0; i < step->row_count && unit_layer_of(attention, layer).block_bytes > 0; i++)
-            keep = keep && kv_sequence_keeps_forms(step->sequences[i], layer, step->items[i].position_first);
-    return keep;
-}
-
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind, uint64_t *places,
                                    bool *fits, struct error *error) {
@@ -482,7 +437,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     if (attention->units != NULL) {
         for (size_t i = 0; i < step->row_count; i++)
             attention->generations[i] = kv_sequence_generation(step->sequences[i]);
-        ASSERT(keep_forms(attention, step));
+        ASSERT(units_keep_forms(options, attention->select, step));
         unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
     }
     if (attention->turns != NULL)

@@ -25,7 +25,15 @@
 #include "selection.h"
 #include "tensor/half.h"
 
-enum { DEVICES = 4, ROWS_MAX = 3, CHUNKS_MAX = 320, LONG = 17000, ROUNDS = 16, PARTS_ROUNDS = 24, FEW_OF = LOOK_FROM * 3 / 2 };
+enum {
+    DEVICES = 4,
+    ROWS_MAX = 3,
+    CHUNKS_MAX = 320,
+    LONG = 17000,
+    ROUNDS = 16,
+    PARTS_ROUNDS = 24,
+    FEW_OF = LOOK_FROM * 3 / 2 /* units to a pick */
+};
 
 static const double output_bound = 1e-5;
 

@@ -71,7 +71,8 @@ static void looks_check(struct cuda_level_score_args args, const struct level_la
     launch("units_choose", KV_HEADS, 2, 1, 1024, sizeof(struct choose_shared), &best, seed);
     for (uint32_t k = 0; k < LOOK_LISTS; k++) {
         const struct cuda_list *list = &lists[k];
-        const uint32_t first = (list->begin + 63) / 64, last = list->end / 64, looks = (LOOK_TIMES * list->picks + 63) / 64;
+        const uint32_t first = (list->begin + 63) / 64, last = list->end / 64,
+                       looks = (LOOK_TIMES * list->picks + 63) / 64;
         const char *queries = (const char *)(uintptr_t)args.queries + k * args.group * args.query_bytes;
         const float *of_list = q + k * args.group * args.dimension;
         float want[LOOK_HEADS * LOOK_BLOCKS];
