@@ -305,7 +305,8 @@ part_step() {
     if fits step "8B decode behind 131072" 24000; then bench_loam step 8B 1 60 -p 0 -n 32 -r 5 -d 131072; fi
   fi
   choices_step
-  [ $small = 0 ] || return 0
+  if [ $small = 1 ]; then parts_step tiny 64 192; return; fi
+  parts_step 8B 131072 131072
   bench_loam step 1B 3 60 -p 0 -n 64 -r 5 -d 0,4096,32768
   if fits step "1B decode behind 131072" 8000; then bench_loam step 1B 1 60 -p 0 -n 64 -r 5 -d 131072; fi
   if fits step "8B decode behind 262144" 45000; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144; fi
@@ -315,6 +316,24 @@ part_step() {
     method=
   fi
   if fits step "8B KV in RAM behind 262144" 9000 40000; then bench_loam step 8B 1 60 $choice -d 262144 --kv-device 2576M; fi
+}
+# A step by parts: what it takes beyond another one that lacks the part.
+parts_step() { # shape, what full attention and what a choice lie behind
+  difference "$1 step without a context" "$1 decode behind 0"
+  difference "$1 attention to $2 tokens" "$1 decode behind $2" "$1 decode behind 0"
+  difference "$1 choice and attention to its list behind $3" "$1 hata decode behind $3" "$1 decode behind 0"
+  difference "$1 fetching what slots lack behind $3" "$1 decode behind $3 KV in RAM" "$1 hata decode behind $3"
+}
+difference() { # what, line [less line]
+  awk -F, -v what="$1" -v one="$2" -v other="${3:-}" '$1 != "step" { next }
+    $2 == one { rate = $4; verdict = $7 } $2 == other { base = $4; beside = $7 }
+    END {
+      took = rate > 0 && (other == "" || base > 0) ? sprintf("%.3f", 1000 / rate - (other == "" ? 0 : 1000 / base)) : ""
+      if (verdict ~ /^ok/ && (other == "" || beside ~ /^ok/)) said = "ok: of the steps above"
+      else said = verdict beside ~ /FAILED/ ? "FAILED: a step above failed" : "left out: a step above was"
+      printf "step,%s,ms,%s,,,%s\n", what, took, said
+    }' "$rows" >"$scratch/made"
+  cat "$scratch/made" >>"$rows"
 }
 # Whether the card has that much memory, for weights and KV of the largest test, and the machine the RAM; if not, a row
 # says so.
@@ -439,7 +458,7 @@ part_methods() {
   units=$keep:dense=0:page=8$settings
   clo=$units:planes=1:reused=0
   for method in flexgen "hata $units:planes=1" "clo $clo" "clo-one-threshold $clo:power=0" \
-    "clo-least $clo:similarity=minimum"; do
+    "clo-least $clo:similarity=minimum" "clo-whole $clo:place=persistent"; do
     bench_method --kv-device $eighth "$@" $steps
   done
   # The same choice with all K and V on the card, and above a disk with slots that hold all of them.
