@@ -356,16 +356,23 @@ enum { COMMIT_BLOBS = 4 };
 static const char *const blob_names[COMMIT_BLOBS] = {"tokens", "page_sums", "metadata_sums", "tail_sums"};
 
 /* Megabytes, of a long document: SQLite would put them into memory of its own, fresh for each, and into it page by
- * page of 4 KiB.  Here they go into one area of huge pages. */
+ * page of 4 KiB.  Here they go into one area of huge pages; those of a short one into a piece of the heap. */
 struct blob_area {
     uint8_t *memory;
     size_t bytes;
 };
 
+static void area_free(struct blob_area *area) {
+    if (area->bytes < MEMORY_AREA_BYTES_MIN)
+        free(area->memory);
+    else
+        memory_area_destroy(area->memory, area->bytes);
+}
+
 static bool area_reserve(struct blob_area *area, size_t bytes) {
     if (bytes <= area->bytes && area->memory != NULL) return true;
-    memory_area_destroy(area->memory, area->bytes);
-    area->memory = memory_area_create(bytes);
+    area_free(area);
+    area->memory = bytes < MEMORY_AREA_BYTES_MIN ? malloc(bytes) : memory_area_create(bytes);
     area->bytes = area->memory != NULL ? bytes : 0;
     return area->memory != NULL;
 }
@@ -441,7 +448,7 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
         checksum_chain(&chain, &commit.checksum);
         status = see(context, &commit, error);
     }
-    memory_area_destroy(area.memory, area.bytes);
+    area_free(&area);
     if (status != STATUS_OK) {
         sqlite3_finalize(statement);
         return status;

@@ -11,6 +11,7 @@ enum { KV_HEADS = 2, WIDE = 512 };
 /* Lists that look (look.h): chunks have the cpu's scores, the best are looked into, their units have the bits that they
  * have among all, and the list is of the best of these. */
 enum { LOOK_BLOCKS = 22, LOOK_LISTS = 2 * KV_HEADS, LOOK_HEADS = 17, LOOK_UNITS = LOOK_BLOCKS * 8 };
+enum { SCORE_BLOCKS = (LOOK_BLOCKS + 7) / 8 }; /* of a launch of level_score, 8 warps with a chunk each */
 
 /* q: of heads, not rotated: [2][q_stride]. */
 static void looks_check(struct cuda_level_score_args args, const struct level_layout *layout, const void *const *blocks,
@@ -55,7 +56,8 @@ static void looks_check(struct cuda_level_score_args args, const struct level_la
     args.scores = address_of(few);
     fill_nan(few, sizeof few / sizeof *few);
     const struct cuda_look_score_args score = {args, address_of(looked), LOOK_BLOCKS, 0};
-    launch(kernel, 2, KV_HEADS * ((args.group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS), 2, 256, 0, &score, seed);
+    const uint32_t launched_heads = KV_HEADS * ((args.group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS);
+    launch(kernel, SCORE_BLOCKS, launched_heads, 2, 256, 0, &score, seed);
     const struct cuda_look_choose_args best = {{.scores = args.scores,
                                                 .keys = address_of(ranks),
                                                 .chosen = address_of(chosen),
@@ -204,7 +206,7 @@ static void scores_are_the_cpus(void **state) {
         char name[32];
         fill_nan(scores, 2 * KV_HEADS * group * stride);
         snprintf(name, sizeof name, "level_score_%zu", layout.planes);
-        launch(name, 2, KV_HEADS * ((group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS), 2, 256, 0, &args,
+        launch(name, SCORE_BLOCKS, KV_HEADS * ((group + LEVEL_SCORE_HEADS - 1) / LEVEL_SCORE_HEADS), 2, 256, 0, &args,
                test_seed(708) + n);
         for (size_t k = 0; k < 2 * KV_HEADS; k++) {
             level.score(&(struct level_score_args){&layout, blocks + k * CHUNKS, 0, TOKENS,
