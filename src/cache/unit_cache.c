@@ -136,7 +136,7 @@ static struct unit_sizes place_layers(const struct unit_cache_options *options, 
         layer.parts[SLOT_CHUNKS] =
             (struct unit_part){.slot_bytes = layer.of.q4_bytes, .stride = stride / KV_CHUNK_BLOCKS};
         sizes.lane_count += heads;
-        for (size_t kind = 0; kind < SLOT_KINDS; kind++) {
+        for (enum slot_kind kind = SLOT_UNITS; kind < SLOT_KINDS; kind++) {
             struct unit_part *part = &layer.parts[kind];
             if (part->slot_bytes == 0) continue;
             place_part(part, slots + layer.lane, heads, kind, &memory, &states);
@@ -199,7 +199,7 @@ static size_t firsts_at(const struct unit_cache *cache, size_t index, enum slot_
 
 static void fill_firsts(struct unit_cache *cache, const struct slot_counts *slots) {
     for (size_t i = 0; i < cache->options.layer_count; i++)
-        for (size_t kind = 0; kind < SLOT_KINDS; kind++) {
+        for (enum slot_kind kind = SLOT_UNITS; kind < SLOT_KINDS; kind++) {
             const struct unit_layer *layer = &cache->of_layer[i];
             uint32_t *firsts = cache->firsts_here + firsts_at(cache, i, kind);
             for (size_t head = 0; head < layer->of.kv_head_count; head++)
@@ -330,7 +330,7 @@ static size_t show(struct unit_cache *cache, struct stream *stream, size_t index
     const size_t place = place_of(cache, generation);
     bool *is_empty = &cache->is_empty[place * cache->options.layer_count + index];
     make_ready(cache, stream);
-    for (size_t kind = 0; kind < SLOT_KINDS && *is_empty; kind++) {
+    for (enum slot_kind kind = SLOT_UNITS; kind < SLOT_KINDS && *is_empty; kind++) {
         const struct unit_part *part = &cache->of_layer[index].parts[kind];
         if (part->slot_bytes == 0) continue;
         cache->device->operations->copy(stream, slots_at(cache, index, kind, place).tables,
@@ -371,7 +371,7 @@ void unit_cache_fetch(struct unit_cache *cache, struct stream *stream, const str
     ASSERT(lists->head_count == layer->of.kv_head_count || lists->item_count == 1);
     for (size_t i = 0; i < lists->item_count; i++) {
         const size_t place = show(cache, stream, lists->layer_index, lists->generations[i]);
-        for (size_t kind = 0; kind < SLOT_KINDS; kind++)
+        for (enum slot_kind kind = SLOT_UNITS; kind < SLOT_KINDS; kind++)
             cache->shown[kind * capacity + i] = slots_behind(slots_at(cache, lists->layer_index, kind, place), first);
     }
     struct rows_item part = lists->items[0];
