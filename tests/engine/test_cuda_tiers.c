@@ -671,18 +671,24 @@ static void small_cards_hold_what_they_promise(void **state) {
     assert_true(cut >= 4 && before == WHOLE);
 }
 
+static int begin(void **state) {
+    (void)state;
+    card_start_anew(FAKE_LIBRARY);
+    return 0;
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_match),
-        cmocka_unit_test(pages_in_4_bits_match),
-        cmocka_unit_test(units_are_fetched_from_ram),
-        cmocka_unit_test(layers_that_differ_have_slots),
-        cmocka_unit_test(slots_of_a_step_that_fails_are_empty),
-        cmocka_unit_test(small_cards_hold_what_they_promise),
+        cmocka_unit_test_setup(documents_match, begin),
+        cmocka_unit_test_setup(pages_in_4_bits_match, begin),
+        cmocka_unit_test_setup(units_are_fetched_from_ram, begin),
+        cmocka_unit_test_setup(layers_that_differ_have_slots, begin),
+        cmocka_unit_test_setup(slots_of_a_step_that_fails_are_empty, begin),
+        cmocka_unit_test_setup(small_cards_hold_what_they_promise, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

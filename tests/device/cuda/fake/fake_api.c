@@ -15,6 +15,7 @@ CUDA_DRIVER_CALLS_OPTIONAL(CALL)
 #undef CALL
 EXPORT fake_leak_count_function fake_leak_count;
 EXPORT fake_count_from_here_function fake_count_from_here;
+EXPORT fake_start_anew_function fake_start_anew;
 
 static const struct {
     enum cu_device_attribute attribute;
@@ -238,18 +239,27 @@ enum cu_result cuDevicePrimaryCtxRetain(struct cu_context **context, int32_t dev
 }
 
 /* A driver would free silently what is left; here it is counted. */
+static void forget(void) {
+    fake_queue_forget();
+    leak_count = fake_memory_forget();
+    leak_count += fake_objects_forget();
+    current = NULL;
+}
+
 enum cu_result cuDevicePrimaryCtxRelease_v2(int32_t device) {
     enum cu_result result = begin("cuDevicePrimaryCtxRelease_v2");
     (void)device;
     if (result != CU_SUCCESS) return end(result);
     if (retained == 0) return end((enum cu_result)201);
-    if (--retained == 0) {
-        fake_queue_forget();
-        leak_count = fake_memory_forget();
-        leak_count += fake_objects_forget();
-        current = NULL;
-    }
+    if (--retained == 0) forget();
     return end(CU_SUCCESS);
+}
+
+void fake_start_anew(void) {
+    (void)pthread_mutex_lock(&lock);
+    forget();
+    retained = 0;
+    (void)pthread_mutex_unlock(&lock);
 }
 
 /* A program that could not release its context leaves with it. */

@@ -205,6 +205,6 @@ uint64_t fake_memory_forget(void) {
     uint64_t count = 0;
     for (; allocations != NULL; count++) (void)fake_memory_destroy(allocations->kind, allocations->address);
     if (area != NULL && munmap(area, area_bytes) != 0) abort();
-    area = NULL;
+    area = area_next = area_used = NULL;
     return count;
 }
