@@ -284,6 +284,8 @@ static void note(struct attention *attention, enum status status, const struct e
     attention->failure = *error;
 }
 
+void attention_fail(struct attention *attention, const struct error *error) { note(attention, error->status, error); }
+
 /* A graph is being captured. */
 static bool is_captured(const struct attention *attention) { return span_exists(attention->choice.captured.limits); }
 

@@ -151,6 +151,8 @@ void attention_truncate(struct attention *attention, struct kv_sequence *sequenc
  * rounded, and to the exact rows of its own, wherever blocks, prompts and steps begin and end.  So rows go in pieces
  * that lie in one chunk: append, attend, attention_store. */
 bool attention_rounds(const struct attention *attention);
+/* A failure beside attention that ends the step: attention_end_layer returns the first one. */
+void attention_fail(struct attention *attention, const struct error *error);
 /* Rows that were appended, before those behind them attend.  false: it failed, which attention_end_layer returns. */
 bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
 /* A failure (disk, checksum, no space) is returned by attention_end_layer; what was computed is not to be used. */

@@ -622,40 +622,39 @@ enum status select_choose(const struct select *select, struct stream *stream, co
 
 /* ---- attention to it ---- */
 
-static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                       const struct key_index_layout *layout, struct mass_bounds *bounds) {
+static enum status bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                              const struct key_index_layout *layout, struct mass_bounds *bounds, struct error *error) {
     select->device->operations->mass_bound(
         stream, &(struct mass_bound_operation){.rows = rows, .layout = layout, .mass_bounds = select->mass_bounds});
-    /* A broken device says so to the step as well. */
-    if (select->device->operations->stream_synchronize(stream, NULL) != STATUS_OK) return;
+    TRY(select->device->operations->stream_synchronize(stream, error));
     for (size_t i = 0; i < rows->item_count * rows->head_count; i++) {
         const double mass = select->mass_bounds[i];
         if (bounds->count++ == 0 || mass < bounds->min) bounds->min = mass;
         bounds->sum += mass;
     }
+    return STATUS_OK;
 }
 
 /* hits: [row] of hit_stride: KV heads whose lists are of an earlier step. */
-static void estimate_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                          const struct key_index_layout *layout, const bool *hits, size_t hit_stride,
-                          struct select_statistics *statistics) {
+static enum status estimate_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                                 const struct key_index_layout *layout, const bool *hits, size_t hit_stride,
+                                 struct select_statistics *statistics, struct error *error) {
     struct mass_receipt *receipt = &statistics->receipt;
     const size_t count = rows->item_count * rows->head_count, group = rows->head_count / rows->kv_head_count;
     const uint64_t began = clock_ns();
     select->device->operations->sample_mass(
         stream, &(struct sample_mass_operation){
                     .rows = rows, .layout = layout, .key_max = SAMPLED_KEYS_MAX, .estimates = select->estimates});
-    /* A broken device says so to the step as well. */
-    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
-        mass_receipt_add(receipt, select->estimates, count, group);
-        reuse_counts_add_estimates(&statistics->reuse, &(struct hit_estimates){.estimates = select->estimates,
-                                                                               .hits = hits,
-                                                                               .hit_stride = hit_stride,
-                                                                               .row_count = rows->item_count,
-                                                                               .kv_head_count = rows->kv_head_count,
-                                                                               .group = group});
-    }
+    TRY(select->device->operations->stream_synchronize(stream, error));
+    mass_receipt_add(receipt, select->estimates, count, group);
+    reuse_counts_add_estimates(&statistics->reuse, &(struct hit_estimates){.estimates = select->estimates,
+                                                                           .hits = hits,
+                                                                           .hit_stride = hit_stride,
+                                                                           .row_count = rows->item_count,
+                                                                           .kv_head_count = rows->kv_head_count,
+                                                                           .group = group});
     receipt->time_ns += clock_ns() - began;
+    return STATUS_OK;
 }
 
 /* The estimates of the rows from choice->chosen[first] on, for the next steps of their heads. */
@@ -676,17 +675,18 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
 
 /* What is done with rows that have attended, and said of them, by their sums: of choice->chosen from first on, KV heads
  * from kv_head_first on. */
-static void account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                    struct choice *choice, size_t first, size_t kv_head_first) {
+static enum status account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
+                           struct choice *choice, size_t first, size_t kv_head_first, struct error *error) {
     const struct key_index_layout *layout = layout_of(select, choice->layer_index);
     if (layout->estimates_rest)
         select->device->operations->attend_rest(stream,
                                                 &(struct attend_rest_operation){.rows = rows, .layout = layout});
-    if (select->bounds_mass) bound_mass(select, stream, rows, layout, &choice->statistics.mass_bound);
-    if (layout->sample_count == 0) return;
-    estimate_mass(select, stream, rows, layout, choice->hits + first * choice->kv_head_count + kv_head_first,
-                  choice->kv_head_count, &choice->statistics);
+    if (select->bounds_mass) TRY(bound_mass(select, stream, rows, layout, &choice->statistics.mass_bound, error));
+    if (layout->sample_count == 0) return STATUS_OK;
+    TRY(estimate_mass(select, stream, rows, layout, choice->hits + first * choice->kv_head_count + kv_head_first,
+                      choice->kv_head_count, &choice->statistics, error));
     if (choice->has_slots) turn_dial(select, choice, first, rows, kv_head_first);
+    return STATUS_OK;
 }
 
 static struct attend_rows_operation rows_operation(const struct attend_operation *operation) {
@@ -715,12 +715,11 @@ enum status select_attend_chosen(struct select *select, struct stream *stream, c
         TRY(select->options.method->attend(select->device, stream, &rows, 1, &select->scores, error));
     else
         select->device->operations->attend_rows(stream, &rows);
-    account(select, stream, &rows, choice, 0, 0);
-    return STATUS_OK;
+    return account(select, stream, &rows, choice, 0, 0, error);
 }
 
-void select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
-                         struct choice *choice, const struct chosen_heads *part) {
+enum status select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                                struct choice *choice, const struct chosen_heads *part, struct error *error) {
     const struct select_rows_source *source = part->source;
     const size_t group = operation->head_count / operation->kv_head_count, kv_head_first = part->kv_head_first;
     struct rows_item heads = choice->chosen[part->index], copies;
@@ -750,7 +749,7 @@ void select_attend_heads(struct select *select, struct stream *stream, const str
     }
     select->device->operations->attend_rows(stream, &rows);
     rows.items = &heads;
-    account(select, stream, &rows, choice, part->index, kv_head_first);
+    return account(select, stream, &rows, choice, part->index, kv_head_first, error);
 }
 
 /* ---- prompts that are watched ---- */

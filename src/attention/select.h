@@ -274,8 +274,9 @@ struct chosen_heads {
     const struct select_rows_source *source; /* NULL: the rows are where the view shows them */
 };
 /* The same of some KV heads: bit for bit what all of them at once give. */
-void select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
-                         struct choice *choice, const struct chosen_heads *part);
+enum status select_attend_heads(struct select *select, struct stream *stream, const struct attend_operation *operation,
+                                struct choice *choice, const struct chosen_heads *part,
+                                struct error *error) STATUS_CHECKED;
 /* [rows][head_count]: a lower bound of the mass that each head of the rows that attended last has caught; NULL:
  * options.mass_bound is off. */
 const double *select_mass_bounds(const struct select *select);

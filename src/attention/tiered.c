@@ -343,7 +343,8 @@ static void fetch_units(const struct tiered_choice *chosen, struct stream *strea
 }
 
 /* Jobs [now.done, end), neighbouring heads of a row: those with a buffer attend to it, the others to chunks. */
-static void attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen, size_t end) {
+static enum status attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                                size_t end, struct error *error) {
     struct choice *choice = chosen->choice;
     const struct fetch_job *jobs = tiered->now.jobs;
     for (size_t first = tiered->now.done, next; first < end; first = next) {
@@ -360,8 +361,9 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, const str
                                            .kv_head_count = next - first,
                                            .source = buffered ? &source : NULL};
         if (chosen->units != NULL && !buffered) fetch_units(chosen, stream, &heads);
-        select_attend_heads(chosen->select, stream, &chosen->layer->operation, choice, &heads);
+        TRY(select_attend_heads(chosen->select, stream, &chosen->layer->operation, choice, &heads, error));
     }
+    return STATUS_OK;
 }
 
 enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
@@ -384,7 +386,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, c
     for (size_t end; now->done < now->count; fetch_release(now, end, operations->ticket(stream))) {
         TRY(next_heads(tiered, stream, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now)) operations->overlap(stream, begin_expected, tiered);
-        attend_heads(tiered, stream, chosen, end);
+        TRY(attend_heads(tiered, stream, chosen, end, error));
         if (select_get_options(chosen->select)->reuse.kind == REUSE_SIMILARITY) hold(tiered, choice, end);
     }
     prefetch_settle(prefetch, now, late);

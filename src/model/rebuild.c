@@ -93,8 +93,11 @@ void layer_keep_inputs(const struct layer_pass *pass) {
     if (!keeps || !come_back) return;
     operations->download(forward->stream, forward->inputs.host, layer_input(pass),
                          pass->row_count * hidden * sizeof(float));
-    /* A device that fails says so again at the end of the step, of which nothing is kept then. */
-    if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
+    struct error error; /* a lack is told once */
+    if (operations->stream_synchronize(forward->stream, &error) != STATUS_OK) {
+        attention_fail(forward->attention, &error);
+        return;
+    }
     for (size_t i = 0; i < batch->item_count; i++) {
         struct inputs *inputs = kv_sequence_inputs(batch->sequences[i]);
         const struct attend_item *item = &batch->items[i];

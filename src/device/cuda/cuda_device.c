@@ -52,7 +52,9 @@ static enum status cuda_synchronize(struct stream *stream, struct error *error) 
 
 static struct ticket cuda_ticket(struct stream *stream) {
     cuda_device_enter(stream->device);
-    return (struct ticket){stream, cuda_stream_mark(&stream->queue)};
+    const struct ticket ticket = {stream, cuda_stream_mark(&stream->queue)};
+    cuda_work_lacks(stream);
+    return ticket;
 }
 
 static bool cuda_is_done(struct ticket ticket) {

@@ -89,7 +89,10 @@ static void overlap_run(struct cuda_device *device) {
     work(device->overlap_context);
 }
 
-void cuda_work_done(struct stream *stream) { overlap_run(stream->device); }
+void cuda_work_done(struct stream *stream) {
+    cuda_work_lacks(stream);
+    overlap_run(stream->device);
+}
 
 /* ---- host arrays on their way to the card ---- */
 
@@ -132,7 +135,9 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
         staging->tickets[staging->segment] = cuda_stream_mark(&stream->queue);
         staging->segment = (staging->segment + 1) % STAGING_SEGMENTS;
         staging->used = 0;
-        if (cuda_ticket_wait(&stream->queue, staging->tickets[staging->segment], NULL) != STATUS_OK) return false;
+        const enum status status = cuda_ticket_wait(&stream->queue, staging->tickets[staging->segment], NULL);
+        cuda_work_lacks(stream);
+        if (status != STATUS_OK) return false;
     }
     const size_t at = staging->segment * staging->segment_bytes + staging->used;
     staging->used += bytes;
@@ -203,6 +208,14 @@ static bool results_create(struct stream *stream) {
     return false;
 }
 
+/* What is lacked until then is told to who synchronises. */
+static bool results_leave(struct stream *stream) {
+    struct error error;
+    const enum status status = finish(stream, &error);
+    if (status == STATUS_MEMORY) stream->lack = error;
+    return status == STATUS_OK;
+}
+
 /* What does not fit beside what is on its way comes in parts, for each of which the host waits. */
 void cuda_work_download(struct stream *stream, void *target, struct span source, size_t size_bytes) {
     cuda_device_enter(stream->device);
@@ -210,7 +223,7 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
     for (size_t done = 0, part; done < size_bytes; done += part) {
         part = min_size(RESULTS_BYTES, size_bytes - done);
         if ((stream->results_used + part > RESULTS_BYTES || stream->delivery_count == DELIVERIES_MAX) &&
-            finish(stream, NULL) != STATUS_OK)
+            !results_leave(stream))
             return;
         const size_t at = stream->results_used;
         stream->deliveries[stream->delivery_count++] =

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "card.h"
 #include "device/cuda/fake/fake_control.h"
 #include "device/cuda/images.h"
 #include "device/device_open.h"
@@ -192,13 +193,15 @@ static void test_card(void **state) {
  * comes after it runs. */
 static void test_lack(void **state) {
     (void)state;
-    enum { PLACES = 70000 }; /* more changes than the ring has room for */
+    enum { PLACES = 70000, /* more changes than the ring has room for */
+           READS = 6 };
     static const char *const FAULTS[] = {"cuMemAlloc_v2:4:2", "cuLaunchKernelEx:1:2", "cuLaunchKernelEx:3:2",
                                          "cuTensorMapEncodeTiled:1:2",
                                          "cuLaunchKernelEx:5:2", /* of the second part of the changes */
                                          "cuMemcpyAsync:5:2"};
     static struct work work;
     static struct place_delta deltas[PLACES];
+    static uint32_t read[PLACES];
     for (uint32_t i = 0; i < PLACES; i++) deltas[i] = (struct place_delta){i, 3 * i + 1};
     for (size_t fault = 0; fault < sizeof FAULTS / sizeof *FAULTS; fault++) {
         const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
@@ -216,6 +219,8 @@ static void test_lack(void **state) {
         operations->update_places(work.stream,
                                   &(struct update_places_operation){
                                       .table = span_of(&table, 0), .deltas = deltas, .count = PLACES});
+        for (size_t i = 0; i < fault % 2 * READS; i++) /* more than is on its way at once: the device waits within */
+            operations->download(work.stream, read, span_of(&table, 0), sizeof read);
         const enum status status = operations->stream_synchronize(work.stream, &error);
         if (status != STATUS_MEMORY) fail_msg("%s: %s: %s", settings, status_name(status), error.message);
         for (uint32_t i = 0; i < PLACES; i++) assert_int_equal(((uint32_t *)table.host)[i], 3 * i + 1);
@@ -223,6 +228,71 @@ static void test_lack(void **state) {
         work_check(&work, settings);
         operations->release(work.device, &table);
         work_deinit(&work);
+    }
+}
+
+/* What one stream lacks, that one is told, whatever another one of the same device does in between; the other one has
+ * its results.  Returns whether the first one made as many calls. */
+static bool lack_of_one_stream(const char *symbol, size_t n, bool ticket_last, size_t *told) {
+    static struct work works[2];
+    const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    struct error error = {.status = STATUS_OK};
+    fake_count_from_here_function *count_from_here;
+    fake_call_count_function *counted;
+    char setting[60];
+    snprintf(setting, sizeof setting, "seed=%zu,capability=90", n);
+    (void)setenv("FAKE_CUDA", setting, 1);
+    for (size_t i = 0; i < 2; i++) work_init(&works[i]);
+    assert_ok(device_cuda_create(&works[0].device, &options, &error), error);
+    works[1].device = works[0].device;
+    for (size_t i = 0; i < 2; i++) assert_ok(work_make(&works[i], &error), error);
+    void *library = dlopen(FAKE_LIBRARY, RTLD_NOW);
+    assert_non_null(library);
+    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    *(void **)&counted = dlsym(library, "fake_call_count");
+    snprintf(setting, sizeof setting, "fail=%s:%zu:2", symbol, n);
+    count_from_here(setting);
+    const struct device_operations *operations = works[0].device->operations;
+    struct work *work = &works[0];
+    work_put(work);
+    struct ticket ticket = operations->ticket(work->stream);
+    operations->download(work->stream, work->y, span_of(&work->shared, 0), sizeof work->y);
+    if (ticket_last) ticket = operations->ticket(work->stream);
+    const bool is_reached = counted(strcmp(symbol, "any") == 0 ? NULL : symbol) >= n;
+    if (is_reached) { /* else the fault is still to come */
+        if (work_run(&works[1], &error) != STATUS_OK) fail_msg("%s: the other one: %s", setting, error.message);
+        work_check(&works[1], setting);
+    }
+    (void)operations->ticket_wait(ticket, NULL);
+    const enum status status = operations->stream_synchronize(work->stream, &error);
+    if (status == STATUS_OK) work_check(work, setting);
+    if (status != STATUS_OK && status != STATUS_MEMORY) fail_msg("%s: %s", setting, error.message);
+    *told += is_reached && status == STATUS_MEMORY;
+    if (is_reached) {
+        assert_ok(work_run(work, &error), error);
+        work_check(work, setting);
+    }
+    (void)dlclose(library);
+    operations->release(work->device, &works[1].shared);
+    operations->release(work->device, &works[1].memory);
+    operations->weight_release(work->device, &works[1].weight);
+    operations->stream_destroy(works[1].stream);
+    work_deinit(work);
+    return is_reached;
+}
+
+static void test_lack_of_one_stream(void **state) {
+    (void)state;
+    static const struct {
+        const char *symbol;
+        size_t told; /* at least */
+    } faults[] = {
+        {"cuMemcpyAsync", 3}, {"cuLaunchKernelEx", 2}, {"cuEventRecord", 1}, {"cuMemAlloc_v2", 1}, {"any", 8}};
+    for (size_t i = 0; i < 2 * sizeof faults / sizeof *faults; i++) {
+        size_t told = 0, n = 1;
+        while (lack_of_one_stream(faults[i / 2].symbol, n, i % 2 > 0, &told)) n++;
+        printf("%s: %zu of %zu lacks were told\n", faults[i / 2].symbol, told, n - 1);
+        assert_in_range(told, faults[i / 2].told, n - 1);
     }
 }
 
@@ -378,14 +448,27 @@ static void turns_need_waits(void **state) {
     device_destroy(device);
 }
 
+static int begin(void **state) {
+    (void)state;
+    card_start_anew(FAKE_LIBRARY);
+    return 0;
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_card), cmocka_unit_test(test_lack),
-                                       cmocka_unit_test(turns_end), cmocka_unit_test(turns_take_their_time),
-                                       cmocka_unit_test(turns_need_waits), cmocka_unit_test(test_stuck)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_calls, begin),
+        cmocka_unit_test_setup(test_bytes, begin),
+        cmocka_unit_test_setup(test_card, begin),
+        cmocka_unit_test_setup(test_lack, begin),
+        cmocka_unit_test_setup(test_lack_of_one_stream, begin),
+        cmocka_unit_test_setup(turns_end, begin),
+        cmocka_unit_test_setup(turns_take_their_time, begin),
+        cmocka_unit_test_setup(turns_need_waits, begin),
+        cmocka_unit_test_setup(test_stuck, begin),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
