@@ -1,5 +1,6 @@
 /* Under ThreadSanitizer, with which this test is built in every build, a fibre is a thread: a race between
  * threads of a block is named by the lines of the kernel, and a kernel without one is quiet. */
+#define RACES_ARE_NAMED
 #include "planted_runs.h"
 
 #include <stdlib.h>
