@@ -527,6 +527,8 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     tier_drain_all(tier);
     tier->failed = STATUS_OK;
     tier->failed_document = 0;
+    sequence->generation = ++sequence->cache->generations; /* it may have had rows, or was to have a document's */
+    kv_sequence_begin_answer(sequence);
     forget_chunks(sequence, 0);
     kv_sequence_drop_columns(sequence);
     cut_sources(sequence, 0);

@@ -884,6 +884,45 @@ static void a_key_index_goes_up_area_by_area(void **state) {
     device_destroy(device);
 }
 
+/* Whatever is known of the rows before is not of those that come: after an opening that failed, and where rows were
+ * stored whose length was never said. */
+static void an_emptied_sequence_is_another_one(void **state) {
+    (void)state;
+    static struct model_sequence model;
+    struct random random;
+    struct scratch scratch;
+    struct document *document;
+    struct error error;
+    struct device *device = make_device(1);
+    random_init(&random, test_seed(20261130));
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct setting setting = {.device = device, .random = &random, .is_long = true};
+    setting_open(&setting, scratch.path, 0, KEY_INDEX);
+    save_one(&setting, &model);
+    assert_ok(open_first(&setting, &model, &error), error);
+    for (int i = 0; i < 2; i++) { /* with tokens, then without */
+        const uint64_t generation = kv_sequence_generation(model.sequence),
+                       answer = kv_sequence_answer(model.sequence);
+        kv_sequence_close_documents(model.sequence);
+        assert_int_equal(kv_sequence_length(model.sequence), 0);
+        assert_int_not_equal(kv_sequence_generation(model.sequence), generation);
+        assert_int_not_equal(kv_sequence_answer(model.sequence), answer);
+    }
+    damage(scratch_name(&scratch, "1.metadata"), (1 * HEADS * 16 + 5) * KEY_INDEX);
+    const uint64_t generation = kv_sequence_generation(model.sequence), answer = kv_sequence_answer(model.sequence);
+    assert_ok(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout, DOCUMENT_READ,
+                            0, &error),
+              error);
+    assert_int_equal(kv_sequence_open_document(model.sequence, document, model.length, false, &error), STATUS_DOCUMENT);
+    assert_int_not_equal(kv_sequence_generation(model.sequence), generation);
+    assert_int_not_equal(kv_sequence_answer(model.sequence), answer);
+    kv_sequence_destroy(model.sequence);
+    setting_close(&setting);
+    scratch_destroy(&scratch);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
@@ -896,6 +935,7 @@ int main(void) {
         cmocka_unit_test(an_eighth_is_enough),
         cmocka_unit_test(a_key_index_is_read_by_all_threads),
         cmocka_unit_test(a_key_index_goes_up_area_by_area),
+        cmocka_unit_test(an_emptied_sequence_is_another_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -356,7 +356,8 @@ enum { COMMIT_BLOBS = 4 };
 static const char *const blob_names[COMMIT_BLOBS] = {"tokens", "page_sums", "metadata_sums", "tail_sums"};
 
 /* Megabytes, of a long document: SQLite would put them into memory of its own, fresh for each, and into it page by
- * page of 4 KiB.  Here they go into one area of huge pages; those of a short one into a piece of the heap. */
+ * page of 4 KiB.  What has no place of its own goes into one area of huge pages; of a short one into a piece of the
+ * heap. */
 struct blob_area {
     uint8_t *memory;
     size_t bytes;
@@ -389,34 +390,44 @@ static int read_blob(struct catalog *catalog, int64_t row, const char *column, v
     return code != SQLITE_OK ? code : closed;
 }
 
-/* Of the row that the statement is at: numbers, lengths of the blobs, checksum, row id. */
-static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct blob_area *area, uint64_t document,
-                       struct commit_row *commit) {
-    *commit = (struct commit_row){.document = document,
-                                  .number = (uint64_t)sqlite3_column_int64(statement, 0),
-                                  .token_first = (uint64_t)sqlite3_column_int64(statement, 1),
-                                  .token_end = (uint64_t)sqlite3_column_int64(statement, 2)};
+/* Of the row that the statement is at: numbers, lengths of the blobs. */
+static struct commit_row read_numbers(sqlite3_stmt *statement, uint64_t document) {
+    return (struct commit_row){.document = document,
+                               .number = (uint64_t)sqlite3_column_int64(statement, 0),
+                               .token_first = (uint64_t)sqlite3_column_int64(statement, 1),
+                               .token_end = (uint64_t)sqlite3_column_int64(statement, 2),
+                               .tokens_bytes = (size_t)sqlite3_column_int64(statement, 3),
+                               .page_sums_bytes = (size_t)sqlite3_column_int64(statement, 4),
+                               .key_index_sums_bytes = (size_t)sqlite3_column_int64(statement, 5),
+                               .tail_sums_bytes = (size_t)sqlite3_column_int64(statement, 6)};
+}
+
+/* The blobs. */
+static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct blob_area *area,
+                       const struct commit_places *places, struct commit_row *commit) {
     const void **const blobs[COMMIT_BLOBS] = {&commit->tokens, &commit->page_sums, &commit->key_index_sums,
                                               &commit->tail_sums};
-    size_t *const sizes[COMMIT_BLOBS] = {&commit->tokens_bytes, &commit->page_sums_bytes,
-                                         &commit->key_index_sums_bytes, &commit->tail_sums_bytes};
+    const size_t sizes[COMMIT_BLOBS] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
+                                        commit->tail_sums_bytes};
+    void *const given[COMMIT_BLOBS] = {places->tokens, places->page_sums, places->key_index_sums, places->tail_sums};
     size_t offsets[COMMIT_BLOBS], total = 0;
     for (int i = 0; i < COMMIT_BLOBS; i++) {
-        *sizes[i] = (size_t)sqlite3_column_int64(statement, i + 3);
         offsets[i] = total;
-        total += align_up(*sizes[i], 16);
+        if (given[i] == NULL) total += align_up(sizes[i], 16);
     }
     if (!area_reserve(area, max_size(total, 1))) return SQLITE_NOMEM;
     int code = SQLITE_OK;
     for (int i = 0; i < COMMIT_BLOBS && code == SQLITE_OK; i++) {
-        *blobs[i] = area->memory + offsets[i];
-        code = read_blob(catalog, sqlite3_column_int64(statement, 8), blob_names[i], area->memory + offsets[i],
-                         *sizes[i]);
+        void *to = given[i] != NULL ? given[i] : area->memory + offsets[i];
+        *blobs[i] = to;
+        code = read_blob(catalog, sqlite3_column_int64(statement, 8), blob_names[i], to, sizes[i]);
     }
     return code;
 }
 
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
+                                void (*place)(void *context, const struct commit_row *commit,
+                                              struct commit_places *places),
                                 enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
                                 void *context, struct error *error) {
     const char *doing = "reading a document's commits";
@@ -433,14 +444,16 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
     enum status status = STATUS_OK;
     struct blob_area area = {NULL, 0};
     while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
-        struct commit_row commit;
-        code = read_commit(catalog, statement, &area, row->id, &commit);
+        struct commit_row commit = read_numbers(statement, row->id);
+        struct commit_places places = {NULL};
+        const bool follows = commit.number == ++number && commit.token_first == tokens && commit.token_end > tokens &&
+                             commit.token_end <= row->token_count;
+        if (follows && place != NULL) place(context, &commit, &places);
+        code = read_commit(catalog, statement, &area, &places, &commit);
         if (code != SQLITE_OK) break;
         computed = commit_checksum(&commit);
-        number++;
         if (!column_bytes(statement, 7, commit.checksum.bytes, sizeof commit.checksum) ||
-            !checksum_equal(&commit.checksum, &computed) || commit.number != number || commit.token_first != tokens ||
-            commit.token_end <= tokens || commit.token_end > row->token_count)
+            !checksum_equal(&commit.checksum, &computed) || !follows)
             status = error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": commit %" PRIu64 " is damaged",
                                catalog->path, row->id, number);
         if (status != STATUS_OK) break;

@@ -92,6 +92,17 @@ static enum status commit_wrong(const struct document *document, const struct co
                      document->store->catalog.path, commit->document, commit->number, field, found, expected);
 }
 
+/* Megabytes of a long document: without a copy of them in between. */
+static void commit_place(void *context, const struct commit_row *commit, struct commit_places *places) {
+    const struct document *document = context;
+    const uint64_t chunk_first = chunks_full(commit->token_first), chunk_end = chunks_full(commit->token_end);
+    ASSERT(commit->token_end <= document->token_capacity);
+    if (commit->tokens_bytes == (commit->token_end - commit->token_first) * sizeof(int32_t))
+        places->tokens = document->tokens + commit->token_first;
+    places->page_sums = page_sums_place(document, chunk_first, chunk_end, commit->page_sums_bytes);
+    places->key_index_sums = key_index_sums_place(document, chunk_first, chunk_end, commit->key_index_sums_bytes);
+}
+
 /* Takes over the tables of one commit, whose checksum is right; a catalog made by somebody else may still say
  * anything. */
 static enum status commit_take(void *context, const struct commit_row *commit, struct error *error) {
@@ -114,7 +125,8 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
                         commit->page_sums_bytes))
         return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes,
                             page_sums_give(document, &document->states, chunk_first, chunk_end, NULL), error);
-    memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
+    if (commit->tokens != document->tokens + commit->token_first)
+        memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
     if (tail > 0) memcpy(document->tail_sums, commit->tail_sums, tail);
     return STATUS_OK;
 }
@@ -196,7 +208,7 @@ static enum status document_load(struct document *document, uint64_t token_capac
     TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation), error));
     TRY(size_check(&document->key_index, key_index_end(&document->geometry, row->token_count), error));
     TRY(document_tables(document, token_capacity, error));
-    return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
+    return catalog_see_commits(&document->store->catalog, row, commit_place, commit_take, document, error);
 }
 
 /* Reserves so many bytes for the document, of that geometry, and writes its row. */

@@ -51,6 +51,7 @@ struct entries {
 };
 
 static void copy_entries(const struct entries *entries, size_t index, size_t number, size_t count) {
+    if (entries->list == entries->table + index * entries->table_bytes) return; /* read to there */
     for (size_t i = 0; i < count && entries->list != NULL; i++) {
         uint8_t *in_table = entries->table + (index + i) * entries->table_bytes,
                 *in_list = entries->list + (number + i) * entries->list_bytes;
@@ -124,6 +125,21 @@ bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64
     entries.list = (uint8_t *)(uintptr_t)sums;
     if (bytes > 0) (void)go_through(&entries);
     return true;
+}
+
+static void *place_of(const struct entries *entries, size_t bytes) {
+    if (entries->geometry->windows.tokens > 0 || bytes != go_through(entries)) return NULL;
+    return entries->table + page_index(entries->geometry, 0, 0, entries->chunk_first) * entries->table_bytes;
+}
+
+void *page_sums_place(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, size_t bytes) {
+    const struct entries entries = entries_of(document, &document->states, chunk_first, chunk_end);
+    return place_of(&entries, bytes);
+}
+
+void *key_index_sums_place(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, size_t bytes) {
+    const struct entries entries = entries_of(document, NULL, chunk_first, chunk_end);
+    return document->geometry.key_index_bytes > 0 ? place_of(&entries, bytes) : NULL;
 }
 
 bool page_sums_check_parts(const struct document *document, const struct page_read *read, struct part_sum *found,

@@ -228,8 +228,15 @@ enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
 enum status catalog_see_last(struct catalog *catalog, uint64_t id,
                              void (*see)(void *context, const struct commit_row *commit), void *context,
                              struct error *error) STATUS_CHECKED;
-/* Shows the commits in order, each with its checksum found right and in *chain. */
+/* Where what a commit has is read to; NULL: to memory of the catalog's, until it was seen. */
+struct commit_places {
+    void *tokens, *page_sums, *key_index_sums, *tail_sums;
+};
+/* Shows the commits in order, each with its checksum found right and in *chain.  place, or NULL: asked first, of a
+ * commit that has its numbers and lengths, within the row's tokens; what is there if it is wrong must not be used. */
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
+                                void (*place)(void *context, const struct commit_row *commit,
+                                              struct commit_places *places),
                                 enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
 /* Of documents that may begin with these 64 tokens; layout NULL: of any. */
@@ -378,6 +385,9 @@ bool page_sums_take(struct document *document, const struct document_states *pos
                     uint64_t chunk_end, const void *sums, size_t bytes);
 bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
                          size_t bytes);
+/* Where a commit's list of so many bytes may be read to at once, as it is that part of the table; NULL: it is not. */
+void *page_sums_place(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, size_t bytes);
+void *key_index_sums_place(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, size_t bytes);
 /* Parts of a stored page that have checksums of their own; 0: it is read whole. */
 size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
 /* Of the parts that were read.  False: *found at *part is not what was *expected. */
