@@ -159,7 +159,7 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (FETCH, "FETCH_OWNER", "if (before != SLOT_EMPTY)"),
     (FETCH, "FETCH_UNIT", "unit % KV_CHUNK_BLOCKS", "(unit + planted(FETCH_UNIT)) % KV_CHUNK_BLOCKS"),
     (FETCH, "FETCH_NO_SLOT", "n = found + t;", "n = found + t + planted(FETCH_NO_SLOT);"),
-    (FETCH, "CHUNK_WAIT", "dependency_wait();\n    const struct cuda_list list"),
+    (FETCH, "CHUNK_WAIT", "dependency_wait();"),
     (FETCH, "CHUNK_ROWS", "!(Q4 && chunk_is_q4", "!(Q4 && !planted(CHUNK_ROWS) && chunk_is_q4"),
     (FETCH, "CHUNK_GONE", "|| chunk_slot(q4, chunk) >= 0;",
      "|| (!planted(CHUNK_GONE) && chunk_slot(q4, chunk) >= 0);"),

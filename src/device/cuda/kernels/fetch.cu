@@ -34,6 +34,27 @@ DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint3
     return cache;
 }
 
+/* What a kernel has of a KV head, behind what precedes it in the stream. */
+struct fetched_head {
+    uint64_t position;
+    const struct step_item *item;
+    const uint32_t *pages;
+    struct cuda_list list;
+    struct unit_cache cache;
+};
+DEVICE struct fetched_head fetched_head_of(const struct cuda_fetch_args &args, uint32_t kv_head) {
+    struct fetched_head head;
+    dependents_start();
+    dependency_wait();
+    const struct step_row row = at<struct step_row>(args.rows)[0];
+    head.position = row.position;
+    head.item = at<struct step_item>(args.items) + row.item;
+    head.pages = head_places(head.item, args.layer_pages, kv_head);
+    head.list = list_at(args.lists, args.limits, kv_head);
+    head.cache = unit_cache_of(args, kv_head, row.position);
+    return head;
+}
+
 /* How many threads before this one hold, and how many in all; barriers around. */
 DEVICE uint32_t holders_before(bool holds, uint32_t *all, struct fetch_shared &shared) {
     const uint32_t bits = warp_ballot(holds), warp = thread_index() / 32;
@@ -189,13 +210,14 @@ DEVICE void victims_take(const struct unit_cache &cache, uint32_t found, const s
 
 /* Units that are rows.  Q4: q4 are the KV head's chunks in 4 bits. */
 template <bool Q4>
-DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct step_row &row, const uint32_t *pages,
-                        const struct cuda_list &list, const struct unit_cache &cache, const struct chunk_cache &q4,
-                        struct fetch_shared &shared) {
+DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct fetched_head &head,
+                        const struct chunk_cache &q4, struct fetch_shared &shared) {
+    const struct unit_cache &cache = head.cache;
+    const uint32_t *pages = head.pages;
     const uint32_t kv_head = block_x(), t = thread_index();
     struct fetch_result result = units_look_up<Q4>(
-        args, cache, q4, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
-        (uint32_t)(row.position / KV_CHUNK_TOKENS), shared);
+        args, cache, q4, at<uint32_t>(head.list.rows), (head.list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
+        (uint32_t)(head.position / KV_CHUNK_TOKENS), shared);
     uint32_t hand = at<uint32_t>(args.hands)[kv_head];
     const uint32_t found = victims_find(cache, (uint32_t)result.misses, &hand, shared);
     victims_take(cache, found, shared);
@@ -217,14 +239,7 @@ DEVICE void units_fetch(const struct cuda_fetch_args &args, const struct step_ro
 
 KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     struct fetch_shared &shared = SHARED(struct fetch_shared);
-    const uint32_t kv_head = block_x();
-    dependents_start();
-    dependency_wait();
-    const struct step_row row = at<struct step_row>(args.rows)[0];
-    const struct step_item *item = at<struct step_item>(args.items) + row.item;
-    const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
-    const struct cuda_list list = list_at(args.lists, args.limits, kv_head);
-    units_fetch<false>(args, row, pages, list, unit_cache_of(args, kv_head, row.position), {}, shared);
+    units_fetch<false>(args, fetched_head_of(args, block_x()), {}, shared);
 }
 
 /* ---- chunks in 4 bits */
@@ -326,17 +341,10 @@ DEVICE void chunks_fetch(const struct cuda_fetch_q4_args &args, const struct chu
 KERNEL(unit_fetch_q4, cuda_fetch_q4_args, 512, 1) {
     struct fetch_shared &shared = SHARED(struct fetch_shared);
     const struct cuda_fetch_args &fetch = args.fetch;
-    const uint32_t kv_head = block_x();
-    dependents_start();
-    dependency_wait();
-    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
-    const struct step_row row = at<struct step_row>(fetch.rows)[0];
-    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
-    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
-    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
-    const struct chunk_cache q4 = chunk_cache_of(args, item, cache, kv_head, row.position);
-    units_fetch<true>(fetch, row, pages, list, cache, q4, shared);
-    chunks_fetch(args, q4, {at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS}, shared);
+    const struct fetched_head head = fetched_head_of(fetch, block_x());
+    const struct chunk_cache q4 = chunk_cache_of(args, head.item, head.cache, block_x(), head.position);
+    units_fetch<true>(fetch, head, q4, shared);
+    chunks_fetch(args, q4, {at<uint32_t>(head.list.rows), (head.list.count + UNIT_TOKENS - 1) / UNIT_TOKENS}, shared);
 }
 
 /* ---- what a fetch would read in the host's memory */
@@ -345,40 +353,29 @@ KERNEL(unit_fetch_q4, cuda_fetch_q4_args, 512, 1) {
 KERNEL(unit_missing, cuda_missing_args, 512, 1) {
     const struct cuda_fetch_args &fetch = args.fetch;
     const uint32_t kv_head = block_x();
-    dependents_start();
-    dependency_wait();
-    const struct step_row row = at<struct step_row>(fetch.rows)[0];
-    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
-    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
-    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
-    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
+    const struct fetched_head head = fetched_head_of(fetch, kv_head);
     uint8_t *missing = at<uint8_t>(args.missing) + (uint64_t)kv_head * fetch.list_stride;
-    for (uint32_t i = thread_index(); i < (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
-        const uint32_t unit = at<uint32_t>(list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS,
-                       place = pages[unit / KV_CHUNK_BLOCKS];
+    for (uint32_t i = thread_index(); i < (head.list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
+        const uint32_t unit = at<uint32_t>(head.list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS,
+                       place = head.pages[unit / KV_CHUNK_BLOCKS];
         const bool is_near = fetch.device_pools >> (place >> 30) & 1;
-        missing[i] = !is_near && unit_slot(fetch, cache, unit, place, (uint32_t)row.position / KV_CHUNK_TOKENS) < 0;
+        missing[i] =
+            !is_near && unit_slot(fetch, head.cache, unit, place, (uint32_t)head.position / KV_CHUNK_TOKENS) < 0;
     }
 }
 
 KERNEL(unit_missing_q4, cuda_missing_q4_args, 512, 1) {
     const struct cuda_fetch_args &fetch = args.fetch.fetch;
     const uint32_t kv_head = block_x();
-    dependents_start();
-    dependency_wait();
-    const struct step_row row = at<struct step_row>(fetch.rows)[0];
-    const struct step_item *item = at<struct step_item>(fetch.items) + row.item;
-    const uint32_t *pages = head_places(item, fetch.layer_pages, kv_head);
-    const struct cuda_list list = list_at(fetch.lists, fetch.limits, kv_head);
-    const struct unit_cache cache = unit_cache_of(fetch, kv_head, row.position);
-    const struct chunk_cache q4 = chunk_cache_of(args.fetch, item, cache, kv_head, row.position);
+    const struct fetched_head head = fetched_head_of(fetch, kv_head);
+    const struct chunk_cache q4 = chunk_cache_of(args.fetch, head.item, head.cache, kv_head, head.position);
     uint8_t *missing = at<uint8_t>(args.missing) + (uint64_t)kv_head * fetch.list_stride;
-    for (uint32_t i = thread_index(); i < (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
-        const uint32_t unit = at<uint32_t>(list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS, chunk = unit / KV_CHUNK_BLOCKS,
-                       place = pages[chunk];
+    for (uint32_t i = thread_index(); i < (head.list.count + UNIT_TOKENS - 1) / UNIT_TOKENS; i += FETCHERS) {
+        const uint32_t unit = at<uint32_t>(head.list.rows)[i * UNIT_TOKENS] / UNIT_TOKENS,
+                       chunk = unit / KV_CHUNK_BLOCKS, place = head.pages[chunk];
         const bool is_near = fetch.device_pools >> (place >> 30) & 1;
         missing[i] = chunk_is_q4(q4, chunk)
                          ? !chunk_is_near(q4, chunk) && chunk_slot(q4, chunk) < 0
-                         : !is_near && unit_slot(fetch, cache, unit, place, q4.complete) < 0;
+                         : !is_near && unit_slot(fetch, head.cache, unit, place, q4.complete) < 0;
     }
 }
