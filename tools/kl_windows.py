@@ -6,6 +6,9 @@
     tools/kl_windows.py table LINES.jsonl... [--csv FILE] [--against PRESET]
         the lines that `loam-lab eval kl --jsonl` wrote, one file per piece: the mean over windows of each figure and its
         standard error over windows, and with --against the mean difference from that preset on the same windows
+    tools/kl_windows.py equal LINES.jsonl... --against PRESET [--csv FILE]
+        of presets that differ in what they keep alone, what each would have to keep to lose what PRESET loses: between
+        the two nearest, logarithms on a line; its error by leaving out one window at a time, and its range over windows
     tools/kl_windows.py recall RESULTS.json... [--csv FILE] [--against PRESET]
         the same of `loam-lab eval recall --json`, one file per piece: percent of the attention mass and of the true top
         tokens caught, mean over all layers and heads of a piece
@@ -76,6 +79,43 @@ def table(options):
                       f"{sum(row.get('lists_reused', 0) for row in values) / lists:.4f}" if lists else ""])
 
 
+def keep_at(curve, kld):
+    """Of (keep, kld) by keep; None: outside of what was measured."""
+    for (keep, more), (next_keep, less) in zip(curve, curve[1:]):
+        if more >= kld >= less and more > less > 0:
+            return keep * (next_keep / keep) ** (math.log(more / kld) / math.log(more / less))
+    return None
+
+
+def equal(options):
+    rows = read_rows(options.lines)
+    methods = defaultdict(dict)  # (length, preset without its keep) -> keep -> window -> line
+    for (length, preset), windows in rows.items():
+        name, keep, *settings = preset.split(":")
+        methods[length, ":".join([name, "KEEP", *settings])][int(keep)] = windows
+    out = csv.writer(open(options.csv, "w", newline="") if options.csv else sys.stdout, lineterminator="\n")
+    out.writerow("length,method,windows,kld,keep,keep_error,keep_least,keep_most".split(","))
+    for (length, method), keeps in sorted(methods.items()):
+        base = rows.get((length, options.against), {})
+        keys = sorted(set(base).intersection(*keeps.values()))
+
+        def keep_over(keys):
+            mean = lambda windows: sum(windows[key]["kld"] for key in keys) / len(keys)
+            return keep_at([(keep, mean(keeps[keep])) for keep in sorted(keeps)], mean(base))
+
+        if len(keys) < 2 or len(keeps) < 2:
+            continue
+        keep, ones = keep_over(keys), [keep_over([key]) for key in keys]
+        rests = [keep_over([other for other in keys if other != key]) for key in keys]
+        error = None
+        if keep and all(rests):
+            mean = sum(rests) / len(rests)
+            error = math.sqrt((len(rests) - 1) / len(rests) * sum((rest - mean) ** 2 for rest in rests))
+        figures = [keep, error, min(ones) if all(ones) else None, max(ones) if all(ones) else None]
+        out.writerow([length, method, len(keys), f"{sum(base[key]['kld'] for key in keys) / len(keys):.5f}",
+                      *("" if figure is None else f"{figure:.0f}" for figure in figures)])
+
+
 def read_recall(paths):
     rows = defaultdict(dict)  # (length, preset) -> path -> means of kept, mass and top over layers and heads
     for path in paths:
@@ -109,7 +149,7 @@ cutting.add_argument("texts", nargs="+")
 cutting.add_argument("--count", type=int, default=6)
 cutting.add_argument("--bytes", type=int, default=42000)
 cutting.set_defaults(run=cut)
-for name, run in (("table", table), ("recall", recall)):
+for name, run in (("table", table), ("equal", equal), ("recall", recall)):
     tabling = commands.add_parser(name)
     tabling.add_argument("lines", nargs="+")
     tabling.add_argument("--csv")

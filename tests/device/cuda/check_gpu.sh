@@ -28,7 +28,9 @@ for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,smal
   'check,small: decode attention at 300' 'check,small: prompt attention of 24 behind 150' \
   'step,tiny decode behind 64' 'step,tiny hata decode behind 192' 'step,tiny decode behind 192 KV in RAM' 'step,tiny step without a context' \
   'step,tiny attention to 64 tokens' 'step,tiny choice and attention to its list behind 192' 'step,tiny fetching what slots lack behind 192' 'prefill,tiny prompt of 16 behind 64' \
-  'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,CLO over hata' \
+  'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,tiny meanstd decode behind 400 KV in RAM' 'methods,tiny leoam-leaves decode behind 400 KV in RAM' \
+  'methods,CLO over the best other method at equal KL' 'methods,CLO over CLO without lists that are kept at equal KL' \
+  'methods,CLO over CLO by the least likeness at equal KL' 'methods,CLO over CLO with whole heads on the card at equal KL' \
   'methods,tiny hata-in-slots decode behind 400 KV on disk' 'methods,slots for everything over KV on the card' \
   'methods,tiny leoam decode behind 400 KV on disk' 'documents,tiny first token of an opened document of 400 tokens' \
   'documents,tiny step behind it' 'documents,tiny first token beside the upload' 'answers,loam-nano says the same' \
@@ -63,6 +65,30 @@ decode attention at 300
 attention over a list of hits
 fetch of units of 8 tokens
 fetch and attention of 6% misses' 'slots for units of 8 tokens'
+
+# goals NAME: what the table says of these lines of a card of that name.
+goals() {
+  printf '# card: %s\npart,what,unit,value,spread,limit,asserted\n' "$1"
+  cat <<'END'
+kernels,matvec Q4_0,GB/s,2600.0,1%,3000.0,ok: right
+kernels,matvec Q4_K,GB/s,2500.0,1%,3000.0,ok: right
+kernels,fetch and attention of 6% misses,us,108.0,1%,100.0,ok: right
+step,8B decode behind 0,t/s,546.0,1%,,ok: right
+step,8B decode behind 32768,t/s,300.0,1%,,FAILED: wrong
+methods,KVPR over flexgen,x,1.46,,,ok: both ran
+documents,1B first token beside the upload,ms,51.0,,50,ok: right
+END
+}
+for name in 'NVIDIA H100 PCIe' 'NVIDIA H200'; do
+  goals "$name" >"$out/goals.csv"
+  awk -f "$source/tools/gpu_table.awk" "$source/bench/device/card/h100.csv" "$out/goals.csv" >"$out/goals-${name#NVIDIA }"
+done
+for line in 'met +kernels,matvec Q4_0: 2600\.0 of 2550 GB/s' 'MISSED +kernels,matvec Q4_K: ' 'met +kernels,fetch and attention' \
+  'MISSED +step,8B decode behind 0: ' 'not measured +step,8B decode behind 32768' 'met +methods,KVPR over flexgen: ' \
+  'MISSED +documents,1B first token beside the upload: 51\.0 of 50 ms' '3 goals met, 3 missed, [1-9][0-9]* not measured'; do
+  expect "^$line" "$out/goals-H100 PCIe"
+done
+grep -E '^MISSED|^met |goals met' "$out/goals-H200" && complain "a goal of an H100 is claimed of another card"
 
 # A step whose matrices are never multiplied says other things than the cpu.
 FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/answers" answers >"$out/table" 2>&1 &&
