@@ -121,6 +121,7 @@ part_tests() {
     device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_scores \
     device/cuda/card_fetch; do
     test_run "$test" &
+    [ "$free_mib" -ge 12000 ] || wait $! # too small a card for all of them
     testers="$testers $!"
   done
   for tester in $testers; do wait "$tester"; done
@@ -158,10 +159,12 @@ kernels_check() {
   done
 }
 # The driver compiles each kernel when it is first used, by one thread; all processors together are done in seconds.  But
-# 16 at most: each program takes some 500 MiB of the card.
+# 16 at most, and no more than the card has room for: each program takes some 500 MiB of it.
 compile_all() {
   count=$(nproc) number=0 compilers=
   [ "$count" -le 16 ] || count=16
+  [ "$count" -le $((free_mib / 600)) ] || count=$((free_mib / 600))
+  [ "$count" -gt 0 ] || count=1
   while [ "$number" -lt "$count" ]; do
     within 60 "$card" check $number "$count" >/dev/null 2>&1 &
     compilers="$compilers $!" number=$((number + 1))
@@ -307,7 +310,7 @@ part_step() {
   models_wait
   if [ $small = 1 ]; then bench_loam step tiny 2 60 -p 0 -n 2 -r 2 -d 0,64; else
     if fits step "8B decode" 12000; then bench_loam step 8B 3 60 -p 0 -n 32 -r 5 -d 0,4096,32768; fi
-    if fits step "8B decode behind 131072" 24000; then bench_loam step 8B 1 60 -p 0 -n 32 -r 5 -d 131072; fi
+    if fits step "8B decode behind 131072" 23000; then bench_loam step 8B 1 60 -p 0 -n 32 -r 5 -d 131072; fi
   fi
   choices_step
   if [ $small = 1 ]; then parts_step tiny 64 192; return; fi
@@ -462,6 +465,7 @@ part_methods() {
   filled=
   for method in flexgen kvpr; do bench_loam methods mha 1 30 "$@" $steps -d $depth --kv-device $near --preset $method; done
   ratio "KVPR over flexgen" "mha kvpr decode behind $depth KV in RAM" "mha flexgen decode behind $depth KV in RAM"
+  same_rebuilt $near
   recording_make || failed methods recording "$(reason_of $? "$out/recording.log")"
   bench=$loam-lab filled="--replay $scratch/recording"
   # Behind 8,000 tokens each of these loses what clo loses with 512 (docs/evaluation.md, "At equal loss on a card").
@@ -502,6 +506,23 @@ bench_method() {
   [ "$kept" = "$method" ] && kept= || kept=:$kept
   method=${method%% *}
   bench_loam methods $recorded 1 20 "$@" -d $behind --preset "$preset$kept"
+}
+# What a prompt's K and V that are computed again say: the tokens of those that cross the bus.
+same_rebuilt() { # --kv-device
+  length=4096 tokens=16
+  [ $small = 1 ] && length=600 tokens=4
+  awk -v size=$length 'BEGIN { srand(1); for (i = 0; i < size; i++) printf "%c", 97 + int(rand() * 26) }' >"$scratch/prompt"
+  for method in flexgen kvpr; do
+    within 30 "$loam" run -m "$scratch/mha.gguf" --device cuda -q --raw --temp 0 --top-logprobs 2 -n $tokens --ignore-eos \
+      -c $((length + 64)) --kv-device "$1" --preset $method --json "$scratch/$method.json" -f "$scratch/prompt" \
+      >"$scratch/$method.txt" 2>"$out/same.log"
+    rc=$?
+    [ $rc = 0 ] || { failed methods "KVPR says the same as flexgen" "$method: $(reason_of $rc "$out/same.log")"; return; }
+    tokens_of "$scratch/$method.json" >"$scratch/$method.tokens"
+  done
+  rebuilt=$(sed -n 's/^ *"rebuilt_chunks": *\([0-9]*\).*/\1/p' "$scratch/kvpr.json")
+  tokens_compare methods "KVPR says the same as flexgen" flexgen kvpr 0.01 "${rebuilt:-0} chunks computed again" |
+    { [ "${rebuilt:-0}" -gt 0 ] && cat || sed 's/,ok: /,FAILED: /'; } >>"$rows"
 }
 recording_make() {
   recorded=1B length=2048 model=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -544,11 +565,11 @@ over_best() { # what, method, others
 
 # ---- answers: the same text by the card and by the processor ----
 
-# The tokens of a run, and by how much the likeliest was ahead of the next, one a line.
+# The tokens of a run, by how much the likeliest was ahead of the next, and its log-probability, one a line.
 tokens_of() {
   awk '/"output_tokens"/ { list = 1; next } list && /\]/ { list = 0 } list { gsub(/[ ,]/, ""); id[n++] = $0 }
     /"logprob"/ { gsub(/[^0-9.e-]/, ""); p[m++] = $0 }
-    END { for (i = 0; i < n; i++) print id[i], p[2 * i] - p[2 * i + 1] }' "$1"
+    END { for (i = 0; i < n; i++) print id[i], p[2 * i] - p[2 * i + 1], p[2 * i] }' "$1"
 }
 TIE=0.05 # nats: a step of 8-bit inputs moves log-probabilities by about a hundredth
 
@@ -560,15 +581,24 @@ answer_compare() { # model, its name, tokens
     [ $rc = 0 ] || { failed answers "$2 says the same" "$device: $(reason_of $rc "$out/answers.log")"; return; }
     tokens_of "$scratch/$device.json" >"$scratch/$device.tokens"
   done
-  awk -v tie=$TIE -v name="$2" 'NR == FNR { id[FNR] = $1; gap[FNR] = $2; count = FNR; next }
-    { seen = FNR } $1 != id[FNR] && at == 0 { at = FNR }
+  tokens_compare answers "$2 says the same" cpu cuda >>"$rows"
+}
+# A row: whether two runs gave the same tokens, up to a step in which the first was not sure, and log-probabilities no
+# further apart than NATS.
+tokens_compare() { # part, what, one, other, [NATS, more]
+  awk -v tie=$TIE -v part="$1" -v what="$2" -v one="$3" -v limit="${5:-}" -v more="${6:+; $6}" '
+    NR == FNR { id[FNR] = $1; gap[FNR] = $2; top[FNR] = $3; count = FNR; next }
+    { seen = FNR; apart = $3 - top[FNR]; if (apart < 0) apart = -apart }
+    at == 0 && !(apart <= worst) { worst = apart } $1 != id[FNR] && at == 0 { at = FNR }
     END {
       if (count == 0 || seen != count) verdict = "FAILED: " count " and " seen " tokens"
       else if (at == 0) verdict = "ok: all " count " tokens are the same"
-      else verdict = (gap[at] <= tie ? "ok: a near-tie" : "FAILED: another token") " at " at "; the cpu was " gap[at] \
+      else verdict = (gap[at] <= tie ? "ok: a near-tie" : "FAILED: another token") " at " at "; the " one " was " gap[at] \
         " nats sure"
-      printf "answers,%s says the same,tokens,%d,,,%s\n", name, at == 0 ? count : at - 1, verdict
-    }' "$scratch/cpu.tokens" "$scratch/cuda.tokens" >>"$rows"
+      if (limit != "") more = sprintf("; %.4f nats apart", worst) more
+      if (limit != "" && worst > limit + 0) sub(/^ok/, "FAILED", verdict)
+      printf "%s,%s,tokens,%d,,,%s%s\n", part, what, at == 0 ? count : at - 1, verdict, more
+    }' "$scratch/$3.tokens" "$scratch/$4.tokens"
 }
 KL=0.002 # nats, on average: the cpu device takes inputs of prompts as 8 bits, the card as halves
 

@@ -28,7 +28,7 @@ for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,smal
   'check,small: decode attention at 300' 'check,small: prompt attention of 24 behind 150' \
   'step,tiny decode behind 64' 'step,tiny hata decode behind 192' 'step,tiny decode behind 192 KV in RAM' 'step,tiny step without a context' \
   'step,tiny attention to 64 tokens' 'step,tiny choice and attention to its list behind 192' 'step,tiny fetching what slots lack behind 192' 'prefill,tiny prompt of 16 behind 64' \
-  'methods,mha kvpr decode behind 600 KV in RAM' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,tiny meanstd decode behind 400 KV in RAM' 'methods,tiny leoam-leaves decode behind 400 KV in RAM' \
+  'methods,mha kvpr decode behind 600 KV in RAM' 'methods,KVPR says the same as flexgen' 'methods,tiny clo decode behind 400 KV in RAM' 'methods,tiny meanstd decode behind 400 KV in RAM' 'methods,tiny leoam-leaves decode behind 400 KV in RAM' \
   'methods,CLO over the best other method at equal KL' 'methods,CLO over CLO without lists that are kept at equal KL' \
   'methods,CLO over CLO by the least likeness at equal KL' 'methods,CLO over CLO with whole heads on the card at equal KL' \
   'methods,tiny hata-in-slots decode behind 400 KV on disk' 'methods,slots for everything over KV on the card' \
