@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "cache/kv_cache_internal.h"
 
 /* Chunks that the window of one row lies in, at most, without the row's own. */

@@ -7,7 +7,6 @@
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
-#include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/sampling.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "cli/bundled_model.h"
-#include "cli/command.h"
 #include "cli/model_type.h"
 #include "cli/prompt.h"
 

@@ -6,7 +6,6 @@
 #include "base/checked.h"
 #include "attention/attention.h"
 #include "cli/bundled_model.h"
-#include "cli/command.h"
 #include "cli/progress.h"
 #include "device/device_open.h"
 #include "model/model_size.h"

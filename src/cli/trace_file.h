@@ -3,11 +3,11 @@
 
 #include "base/status.h"
 #include "cli/option.h"
-#include "cli/output_file.h"
+#include "platform/file.h"
 #include "platform/trace.h"
 
 struct trace_file {
-    struct output_file file;
+    struct file_writer file;
     struct trace *trace; /* owned; NULL: --trace was not given */
 };
 

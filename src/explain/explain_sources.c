@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/text.h"
 
 enum { PIECE_BYTES_MAX = 512, KNOWN_BYTES = 64 };
 
@@ -12,29 +13,23 @@ struct finding {
     const struct tokenizer *tokenizer;
     const token_id *prompt;
     size_t prompt_count;
-    char *text;      /* owned: of the prompt's tokens */
-    size_t *offsets; /* owned, [prompt_count + 1]: where each begins */
-    double *mass;    /* owned, [prompt_count] */
+    struct text text; /* owned: of the prompt's tokens */
+    size_t *offsets;  /* owned, [prompt_count + 1]: where each begins */
+    double *mass;     /* owned, [prompt_count] */
     struct explain_span *spans;
     size_t span_count;
 };
 
 /* The prompt's text as its tokens spell it, and where each begins. */
 static enum status spell(struct finding *finding, struct error *error) {
-    size_t length = 0, capacity = 0;
+    char piece[PIECE_BYTES_MAX];
     for (size_t i = 0; i < finding->prompt_count; i++) {
-        if (capacity < length + PIECE_BYTES_MAX) {
-            capacity = 2 * capacity + PIECE_BYTES_MAX;
-            char *grown = realloc(finding->text, capacity);
-            if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
-            finding->text = grown;
-        }
-        const size_t bytes =
-            tokenizer_piece(finding->tokenizer, finding->prompt[i], true, finding->text + length, PIECE_BYTES_MAX);
-        finding->offsets[i] = length;
-        length += min_size(bytes, PIECE_BYTES_MAX);
-        finding->offsets[i + 1] = length;
+        const size_t bytes = tokenizer_piece(finding->tokenizer, finding->prompt[i], true, piece, sizeof piece);
+        finding->offsets[i] = finding->text.length;
+        if (!text_append(&finding->text, piece, min_size(bytes, sizeof piece)))
+            return error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
     }
+    finding->offsets[finding->prompt_count] = finding->text.length;
     return STATUS_OK;
 }
 
@@ -75,10 +70,10 @@ static enum status add_source(struct finding *finding, const struct explain_sour
     const size_t known = min_size(source->length - first, KNOWN_BYTES);
     const char *found = NULL;
     if (status == STATUS_OK && count > 0)
-        found = memmem(finding->text + *from, finding->offsets[finding->prompt_count] - *from, source->bytes + first,
-                       known);
+        found = memmem(finding->text.bytes + *from, finding->offsets[finding->prompt_count] - *from,
+                       source->bytes + first, known);
     if (found != NULL) {
-        const size_t start = (size_t)(found - finding->text);
+        const size_t start = (size_t)(found - finding->text.bytes);
         *from = start + known; /* a second one that begins alike is behind it */
         for (size_t i = 0; i < count; i++) spans[i].document = index, spans[i].begin -= first, spans[i].end -= first;
         add_mass(finding, spans, count, start);
@@ -106,7 +101,7 @@ enum status explain_find_sources(const struct explain *explain, const struct exp
     if (status == STATUS_OK) explain_rank(finding.spans, finding.span_count);
     free(finding.offsets);
     free(finding.mass);
-    free(finding.text);
+    text_deinit(&finding.text);
     *spans = finding.spans;
     *span_count = finding.span_count;
     return status;

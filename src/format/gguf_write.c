@@ -4,14 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/text.h"
 #include "format/gguf_internal.h"
-
-struct buffer {
-    uint8_t *data;
-    uint64_t size_bytes, capacity_bytes;
-};
 
 struct declared {
     char name[GGUF_NAME_BYTES_MAX + 1];
@@ -24,10 +21,10 @@ struct declared {
 struct gguf_writer {
     struct file_writer file;
     char *path;
-    struct buffer entries; /* keys and values, encoded */
+    struct text entries; /* keys and values, encoded */
     uint64_t entry_count;
     struct declared *tensors; /* [tensor_count] */
-    uint64_t tensor_count, tensor_capacity;
+    size_t tensor_count, tensor_capacity;
     uint64_t data_bytes; /* of the data section: all tensors, with padding */
     bool in_data;
     uint64_t current, current_bytes; /* the current tensor, and its bytes so far */
@@ -56,29 +53,17 @@ enum status gguf_writer_create(struct gguf_writer **result, const char *path, st
 void gguf_writer_destroy(struct gguf_writer *writer) {
     if (writer == NULL) return;
     file_writer_abort(&writer->file);
-    free(writer->entries.data);
+    text_deinit(&writer->entries);
     free(writer->tensors);
     free(writer->path);
     free(writer);
 }
 
-static bool append(struct buffer *buffer, const void *data, uint64_t size_bytes) {
-    uint64_t needed;
-    if (!checked_add(buffer->size_bytes, size_bytes, &needed)) return false;
-    if (needed > buffer->capacity_bytes) {
-        uint64_t capacity = buffer->capacity_bytes + buffer->capacity_bytes / 2 + 4096;
-        if (capacity < needed) capacity = needed;
-        uint8_t *bigger = realloc(buffer->data, capacity);
-        if (bigger == NULL) return false;
-        buffer->data = bigger;
-        buffer->capacity_bytes = capacity;
-    }
-    if (size_bytes > 0) memcpy(buffer->data + buffer->size_bytes, data, size_bytes);
-    buffer->size_bytes = needed;
-    return true;
+static bool append(struct text *buffer, const void *data, uint64_t size_bytes) {
+    return size_bytes < SIZE_MAX / 4 && text_append(buffer, data, size_bytes);
 }
 
-static bool append_string(struct buffer *buffer, const char *text, uint64_t length) {
+static bool append_string(struct text *buffer, const char *text, uint64_t length) {
     return append(buffer, &length, sizeof length) && append(buffer, text, length);
 }
 
@@ -89,7 +74,7 @@ static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t k
     ASSERT(key_length > 0 && key_length <= GGUF_KEY_BYTES_MAX);
     uint32_t outer = type, inner = element_type;
     writer->entry_count++;
-    struct buffer *entries = &writer->entries;
+    struct text *entries = &writer->entries;
     if (!append_string(entries, key, key_length) || !append(entries, &outer, sizeof outer)) return false;
     if (type != GGUF_ARRAY) return true;
     return append(entries, &inner, sizeof inner) && append(entries, &count, sizeof count);
@@ -185,13 +170,8 @@ enum status gguf_writer_declare_tensor(struct gguf_writer *writer, const char *n
     for (uint64_t i = 0; i < writer->tensor_count; i++)
         if (strcmp(writer->tensors[i].name, name) == 0)
             return error_set(error, STATUS_MODEL, "%s: tensor '%s': declared twice", path, name);
-    if (writer->tensor_count == writer->tensor_capacity) {
-        uint64_t capacity = writer->tensor_capacity * 2 + 64;
-        struct declared *bigger = reallocarray(writer->tensors, capacity, sizeof *bigger);
-        if (bigger == NULL) return out_of_memory(writer, error);
-        writer->tensors = bigger;
-        writer->tensor_capacity = capacity;
-    }
+    if (!array_reserve(&writer->tensors, writer->tensor_count, &writer->tensor_capacity, sizeof *writer->tensors))
+        return out_of_memory(writer, error);
     struct declared *tensor = &writer->tensors[writer->tensor_count];
     *tensor = (struct declared){.type = type, .dimension_count = dimension_count, .offset = writer->data_bytes};
     memcpy(tensor->name, name, length + 1);
@@ -220,12 +200,13 @@ static enum status put_padding(struct gguf_writer *writer, uint64_t written_byte
 enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *error) {
     ASSERT(!writer->in_data);
     writer->in_data = true;
-    struct buffer header = {0};
-    uint32_t version = 3;
+    struct text header = {0};
+    const uint32_t version = 3;
+    const uint64_t tensor_count = writer->tensor_count;
     bool fits = append(&header, "GGUF", 4) && append(&header, &version, sizeof version) &&
-                append(&header, &writer->tensor_count, sizeof writer->tensor_count) &&
+                append(&header, &tensor_count, sizeof tensor_count) &&
                 append(&header, &writer->entry_count, sizeof writer->entry_count) &&
-                append(&header, writer->entries.data, writer->entries.size_bytes);
+                append(&header, writer->entries.bytes, writer->entries.length);
     for (uint64_t i = 0; fits && i < writer->tensor_count; i++) {
         const struct declared *tensor = &writer->tensors[i];
         uint32_t type = (uint32_t)tensor->type;
@@ -234,9 +215,9 @@ enum status gguf_writer_begin_data(struct gguf_writer *writer, struct error *err
                append(&header, tensor->dimensions, tensor->dimension_count * sizeof tensor->dimensions[0]) &&
                append(&header, &type, sizeof type) && append(&header, &tensor->offset, sizeof tensor->offset);
     }
-    enum status status = fits ? put(writer, header.data, header.size_bytes, error) : out_of_memory(writer, error);
-    if (status == STATUS_OK) status = put_padding(writer, header.size_bytes, error);
-    free(header.data);
+    enum status status = fits ? put(writer, header.bytes, header.length, error) : out_of_memory(writer, error);
+    if (status == STATUS_OK) status = put_padding(writer, header.length, error);
+    text_deinit(&header);
     return status;
 }
 

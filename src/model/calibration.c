@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "model/model_internal.h"
 #include "tensor/half.h"
 
 /* ---- the fingerprint: FNV-1a, 64 bits ---- */

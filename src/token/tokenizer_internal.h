@@ -78,18 +78,23 @@ struct special_list { /* ids in the order of their bytes, for longest-match look
     bool starts[256]; /* by first byte */
 };
 
+/* Open addressing. */
+struct merge_table {
+    struct merge_rule *rules; /* [mask + 1] */
+    size_t mask;
+};
+
 struct tokenizer {
     struct arena arena; /* owns all below */
     enum tokenizer_model model;
     size_t token_count;
     struct vocabulary_token *tokens; /* [token_count] */
     const char *texts;
-    uint64_t hash_seed;          /* differs per run, so that no file can force collisions */
-    struct token_table by_text;  /* all tokens */
-    struct token_table by_bytes; /* those that merging may produce */
-    size_t byte_length_max;      /* of those */
-    struct merge_rule *merges;   /* BPE: open addressing */
-    size_t merge_mask;
+    uint64_t hash_seed;                        /* differs per run, so that no file can force collisions */
+    struct token_table by_text;                /* all tokens */
+    struct token_table by_bytes;               /* those that merging may produce */
+    size_t byte_length_max;                    /* of those */
+    struct merge_table merges;                 /* BPE */
     token_id byte_tokens[256];                 /* TOKEN_NONE: the vocabulary has none */
     struct special_list user_defined, special; /* special: control, unknown and user-defined */
     const struct pre_tokenizer *pre_tokenizer; /* NULL: SPM */

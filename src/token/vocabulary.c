@@ -100,9 +100,10 @@ static uint64_t pair_key(token_id left, token_id right) { return (uint64_t)(uint
 
 /* Where the rule of the pair is, or would be: TOKEN_NONE. */
 static struct merge_rule *merge_slot(const struct tokenizer *t, uint64_t pair) {
-    size_t slot = mix(pair ^ t->hash_seed) & t->merge_mask;
-    while (t->merges[slot].merged != TOKEN_NONE && t->merges[slot].pair != pair) slot = (slot + 1) & t->merge_mask;
-    return &t->merges[slot];
+    const struct merge_table *table = &t->merges;
+    size_t slot = mix(pair ^ t->hash_seed) & table->mask;
+    while (table->rules[slot].merged != TOKEN_NONE && table->rules[slot].pair != pair) slot = (slot + 1) & table->mask;
+    return &table->rules[slot];
 }
 
 struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right) {
@@ -343,10 +344,10 @@ static enum status add_merges(struct tokenizer *t, const struct tokenizer_source
         return error_set(error, STATUS_MODEL, KEY_MERGES ": %llu entries", (unsigned long long)source->merge_count);
     size_t slots = 16;
     while (slots < 2 * source->merge_count) slots *= 2;
-    t->merges = arena_array(&t->arena, slots, sizeof *t->merges);
-    if (!t->merges) return error_set(error, STATUS_MEMORY, "no memory for %zu merges", slots / 2);
-    t->merge_mask = slots - 1;
-    for (size_t i = 0; i < slots; i++) t->merges[i].merged = TOKEN_NONE;
+    t->merges.rules = arena_array(&t->arena, slots, sizeof *t->merges.rules);
+    if (!t->merges.rules) return error_set(error, STATUS_MEMORY, "no memory for %zu merges", slots / 2);
+    t->merges.mask = slots - 1;
+    for (size_t i = 0; i < slots; i++) t->merges.rules[i].merged = TOKEN_NONE;
     char *joined = malloc(MERGE_TEXT_BYTES_MAX);
     if (!joined) return error_set(error, STATUS_MEMORY, "no memory to read merges");
     enum status status = STATUS_OK;

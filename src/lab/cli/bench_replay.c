@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "lab/cli/lab.h"
 #include "lab/replay/recording.h"
 
 enum { FILL_SEED = 1 };

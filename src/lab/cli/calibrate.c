@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -14,7 +13,6 @@
 #include "lab/cli/lab.h"
 #include "model/calibration.h"
 #include "platform/clock.h"
-#include "platform/file.h"
 
 struct calibrate {
     const struct options *options;

@@ -4,13 +4,13 @@
 #include <stdio.h>
 
 #include "cli/json_file.h"
-#include "cli/output_file.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "cli/table.h"
 #include "lab/cli/eval_tiers.h"
 #include "lab/cli/lab.h"
+#include "lab/cli/output_file.h"
 #include "lab/eval/essay.h"
 
 enum { EVAL_PRESETS_MAX = 40, EVAL_LENGTHS_MAX = 32 };

@@ -10,11 +10,8 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "cli/interrupt.h"
-#include "cli/output.h"
 #include "lab/cli/eval_reader.h"
 #include "lab/eval/divergence.h"
-#include "platform/clock.h"
 #include "server/json_text.h"
 
 /* What a preset's rows attended to. */

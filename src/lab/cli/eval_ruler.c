@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cli/interrupt.h"
-#include "cli/output.h"
 #include "lab/cli/eval.h"
 #include "lab/cli/eval_resume.h"
 #include "lab/eval/answer.h"

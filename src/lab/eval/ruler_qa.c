@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "lab/eval/ruler_internal.h"
 
 enum { ASK_TOWN, ASK_YEAR, ASK_JOB, ASK_COUNT };

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "lab/import/import_internal.h"
 #include "model/rope_scaling.h"
 

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "lab/import/import_internal.h"
 #include "lab/quantize/quantizers.h"
 #include "model/rope_scaling.h"

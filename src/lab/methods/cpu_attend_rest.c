@@ -10,10 +10,8 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "lab/methods/cluster.h"
-#include "tensor/half.h"
 
 enum { PIECE = 512, DIMENSION_MAX = 1024 }; /* clusters at a time, of whole chunks */
 

@@ -8,7 +8,6 @@
  * sequence have to be chosen in order, which one thread does. */
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 

@@ -1,4 +1,4 @@
-#include "cli/output_file.h"
+#include "lab/cli/output_file.h"
 
 #include <errno.h>
 
