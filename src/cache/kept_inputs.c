@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cache/inputs.h"
 #include "kernels/attention/kv_layout.h"
 
@@ -9,7 +10,7 @@ struct search {
     uint64_t id;
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES]; /* of that document */
     uint64_t *ids;                                /* owned: documents of inputs with that fingerprint */
-    size_t count;
+    size_t count, capacity;
     bool failed;
 };
 
@@ -26,11 +27,10 @@ static void see_candidate(void *context, const struct document_info *info) {
     if (!inputs_is_layout(info->layout) || info->damaged != NULL || info->token_count == 0 ||
         memcmp(info->fingerprint, search->fingerprint, sizeof search->fingerprint) != 0)
         return;
-    uint64_t *ids = realloc(search->ids, (search->count + 1) * sizeof *ids);
-    search->failed = search->failed || ids == NULL;
-    if (ids == NULL) return;
-    search->ids = ids;
-    ids[search->count++] = info->id;
+    if (array_reserve(&search->ids, search->count, &search->capacity, sizeof *search->ids))
+        search->ids[search->count++] = info->id;
+    else
+        search->failed = true;
 }
 
 static uint64_t common_prefix(const int32_t *a, uint64_t a_count, const int32_t *b, uint64_t b_count) {

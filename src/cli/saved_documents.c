@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "cache/inputs.h"
 #include "cache/store/conversations.h"
 #include "cli/command.h"
@@ -255,17 +256,16 @@ enum status rm_command(const struct options *options, struct error *error) {
 struct verification {
     struct store *store;
     uint64_t *ids; /* owned */
-    size_t count, damaged_count;
+    size_t count, capacity, damaged_count;
     bool failed;    /* no memory for ids */
     json_t *report; /* array; NULL: lines are wanted */
 };
 
 static void add_id(struct verification *v, uint64_t id) {
-    uint64_t *ids = realloc(v->ids, (v->count + 1) * sizeof *ids);
-    v->failed = v->failed || ids == NULL;
-    if (ids == NULL) return;
-    v->ids = ids;
-    v->ids[v->count++] = id;
+    if (array_reserve(&v->ids, v->count, &v->capacity, sizeof *v->ids))
+        v->ids[v->count++] = id;
+    else
+        v->failed = true;
 }
 
 /* A document without a commit has nothing to verify. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "grammar/builder_internal.h"
 
 enum status builder_no_memory(struct error *error) {
@@ -16,15 +17,6 @@ void builder_deinit(struct builder *builder) {
     free(builder->parts);
     free(builder->buckets);
     json_decref(builder->made);
-}
-
-/* Room for one more of count items. */
-static void *grown(void *items, uint32_t count, uint32_t *capacity, size_t item_bytes) {
-    if (count < *capacity) return items;
-    const uint32_t more = *capacity * 2 + 32;
-    void *bigger = realloc(items, more * item_bytes);
-    if (bigger != NULL) *capacity = more;
-    return bigger;
 }
 
 static bool has_parts(const struct builder *b, const struct site *site, const struct part *parts, uint32_t count) {
@@ -72,17 +64,14 @@ enum status builder_place(struct builder *b, const struct site *site, const stru
     }
     if (b->site_count == BUILDER_PLACES_MAX)
         return builder_refuse(b, site->parent, error, "more than %d combinations of schemas", BUILDER_PLACES_MAX);
-    struct site *sites = grown(b->sites, b->site_count, &b->site_capacity, sizeof *sites);
-    if (sites == NULL) return builder_no_memory(error);
-    b->sites = sites;
-    struct site *made = &sites[b->site_count];
+    if (!array_reserve(&b->sites, b->site_count, &b->site_capacity, sizeof *b->sites)) return builder_no_memory(error);
+    struct site *made = &b->sites[b->site_count];
     *made = *site;
     made->part_begin = b->part_count;
     for (uint32_t i = 0; i < count; i++) {
-        struct part *more = grown(b->parts, b->part_count, &b->part_capacity, sizeof *more);
-        if (more == NULL) return builder_no_memory(error);
-        b->parts = more;
-        more[b->part_count++] = parts[i];
+        if (!array_reserve(&b->parts, b->part_count, &b->part_capacity, sizeof *b->parts))
+            return builder_no_memory(error);
+        b->parts[b->part_count++] = parts[i];
     }
     made->part_count = count;
     *place = b->site_count++;
@@ -91,20 +80,17 @@ enum status builder_place(struct builder *b, const struct site *site, const stru
 }
 
 enum status builder_form(struct builder *b, const struct form *form, uint32_t *index, struct error *error) {
-    struct form *forms = grown(b->forms, b->form_count, &b->form_capacity, sizeof *forms);
-    if (forms == NULL) return builder_no_memory(error);
-    b->forms = forms;
-    forms[b->form_count] = *form;
+    if (!array_reserve(&b->forms, b->form_count, &b->form_capacity, sizeof *b->forms)) return builder_no_memory(error);
+    b->forms[b->form_count] = *form;
     *index = b->form_count++;
     return STATUS_OK;
 }
 
 enum status builder_entry(struct builder *b, uint32_t place, uint32_t entry, struct error *error) {
-    uint32_t *entries = grown(b->entries, b->entry_count, &b->entry_capacity, sizeof *entries);
-    if (entries == NULL) return builder_no_memory(error);
-    b->entries = entries;
+    if (!array_reserve(&b->entries, b->entry_count, &b->entry_capacity, sizeof *b->entries))
+        return builder_no_memory(error);
     if (b->sites[place].entry_count == 0) b->sites[place].entry_begin = b->entry_count;
-    entries[b->entry_count++] = entry;
+    b->entries[b->entry_count++] = entry;
     b->sites[place].entry_count++;
     return STATUS_OK;
 }

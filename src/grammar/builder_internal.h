@@ -36,7 +36,8 @@ struct builder {
     uint32_t *buckets; /* [bucket_count]: site + 1, by its parts */
     json_t *made;      /* a list of schemas that the schema does not have, but means */
     uint32_t site_count, form_count, entry_count, part_count;
-    uint32_t site_capacity, form_capacity, entry_capacity, part_capacity, bucket_count;
+    size_t site_capacity, form_capacity, entry_capacity, part_capacity;
+    uint32_t bucket_count;
     uint64_t work; /* of automata */
     uint32_t any;  /* the place of any value */
 };

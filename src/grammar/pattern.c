@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "grammar/pattern_internal.h"
 
 void pattern_deinit(struct pattern *p) {
@@ -15,13 +16,8 @@ enum status pattern_add(struct pattern *p, enum pattern_kind kind, uint32_t next
                         struct error *error) {
     if (p->count == PATTERN_STATES_MAX)
         return error_set(error, STATUS_USAGE, "more than %d states", PATTERN_STATES_MAX);
-    if (p->count == p->capacity) {
-        const uint32_t more = 2 * p->capacity + 64;
-        struct pattern_state *grown = realloc(p->states, more * sizeof *grown);
-        if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for a pattern");
-        p->states = grown;
-        p->capacity = more;
-    }
+    if (!array_reserve(&p->states, p->count, &p->capacity, sizeof *p->states))
+        return error_set(error, STATUS_MEMORY, "no memory for a pattern");
     p->states[p->count] = (struct pattern_state){.kind = kind, .next = next, .other = other};
     *state = p->count++;
     return STATUS_OK;

@@ -19,7 +19,8 @@ struct pattern_state;
 
 struct pattern {
     struct pattern_state *states; /* owned, [count] */
-    uint32_t count, capacity;
+    uint32_t count;
+    size_t capacity;
     uint32_t first, match;
 };
 

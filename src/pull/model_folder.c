@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
 #include "pull/known_model.h"
 
 static enum status no_memory(struct error *error) { return error_set(error, STATUS_MEMORY, "out of memory"); }
@@ -141,14 +142,11 @@ static enum status add_file(struct model_list *list, const char *folder, const c
         free(name);
         return STATUS_OK;
     }
-    struct model_entry *grown = realloc(list->entries, (list->count + 1) * sizeof *grown);
-    if (grown == NULL || name == NULL) {
+    if (name == NULL || !array_reserve(&list->entries, list->count, &list->capacity, sizeof *list->entries)) {
         free(path);
         free(name);
-        if (grown != NULL) list->entries = grown;
         return no_memory(error);
     }
-    list->entries = grown;
     struct model_entry *entry = &list->entries[list->count++];
     size_t stem;
     uint32_t index, count = 1;
@@ -162,15 +160,15 @@ static enum status add_file(struct model_list *list, const char *folder, const c
 static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 static enum status read_names(const char *folder, char ***names, size_t *count, struct error *error) {
+    size_t capacity = 0;
     *names = NULL;
     *count = 0;
     DIR *files = opendir(folder);
     if (files == NULL) return errno == ENOENT ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", folder);
     enum status status = STATUS_OK;
     for (const struct dirent *entry; status == STATUS_OK && (entry = readdir(files)) != NULL;) {
-        char **grown = realloc(*names, (*count + 1) * sizeof *grown), *name = strdup(entry->d_name);
-        if (grown != NULL) *names = grown;
-        if (grown != NULL && name != NULL)
+        char *name = strdup(entry->d_name);
+        if (name != NULL && array_reserve(names, *count, &capacity, sizeof **names))
             (*names)[(*count)++] = name;
         else {
             free(name);

@@ -31,7 +31,7 @@ struct model_entry {
 };
 struct model_list {
     struct model_entry *entries; /* [count], owned, by name */
-    size_t count;
+    size_t count, capacity;
 };
 /* No folder: an empty list. */
 enum status model_list_read(struct model_list *list, struct error *error) STATUS_CHECKED;

@@ -190,9 +190,8 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
     struct conversation_message *message = last(conversation);
     message->is_tool_result = true;
     conversation->is_newest = false;
-    struct conversation_span *grown = realloc(message->results, (message->result_count + 1) * sizeof *message->results);
-    if (grown == NULL) return no_memory(error);
-    message->results = grown;
+    if (!array_reserve(&message->results, message->result_count, &message->result_capacity, sizeof *message->results))
+        return no_memory(error);
     if (!append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error)) return false;
     const size_t begin = message->content.length;
     if (!conversation_append_content(conversation, content, param, error)) return false;

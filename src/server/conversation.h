@@ -25,7 +25,7 @@ struct conversation_message {
     struct text content;
     bool is_tool_result;               /* a user's turn made of results: the next result joins it */
     struct conversation_span *results; /* [result_count] owned: of its text, without the tags */
-    size_t result_count;
+    size_t result_count, result_capacity;
     json_t *calls;       /* owned: those that its text ends with, as {name, arguments}; NULL: none */
     size_t plain_length; /* of the text before them */
     json_t *thoughts;    /* owned: what the assistant thought before its text; NULL: not known */

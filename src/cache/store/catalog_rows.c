@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/store/catalog_internal.h"
@@ -195,23 +196,16 @@ enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_r
     return catalog_finish(catalog, statement, code, "reading a document's row", error);
 }
 
-/* Room for one element more; false when there is no memory. */
-static bool grow(void **elements, size_t count, size_t element_bytes) {
-    if ((count & (count - 1)) != 0) return true; /* doubled at powers of two */
-    void *larger = realloc(*elements, (count == 0 ? 1 : count * 2) * element_bytes);
-    if (larger != NULL) *elements = larger;
-    return larger != NULL;
-}
-
 enum status catalog_rows(struct catalog *catalog, struct document_row **rows, size_t *count, struct error *error) {
     const char *doing = "reading the documents' rows";
     *rows = NULL;
     *count = 0;
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents ORDER BY id", doing, &statement, error));
+    size_t capacity = 0;
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
-        if (!grow((void **)rows, *count, sizeof **rows)) {
+        if (!array_reserve(rows, *count, &capacity, sizeof **rows)) {
             code = SQLITE_NOMEM;
             break;
         }
@@ -229,10 +223,11 @@ enum status catalog_rows(struct catalog *catalog, struct document_row **rows, si
 static enum status read_ids(struct catalog *catalog, sqlite3_stmt *statement, const char *doing,
                             bool (*wanted)(sqlite3_stmt *statement), struct id_list *list, struct error *error) {
     *list = (struct id_list){0};
+    size_t capacity = 0;
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
         if (wanted != NULL && !wanted(statement)) continue;
-        if (!grow((void **)&list->ids, list->count, sizeof *list->ids)) {
+        if (!array_reserve(&list->ids, list->count, &capacity, sizeof *list->ids)) {
             code = SQLITE_NOMEM;
             break;
         }

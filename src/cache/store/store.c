@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/store/store_internal.h"
@@ -89,18 +90,16 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error) {
     snprintf(reason, sizeof reason, "%.*s", STORE_TEXT_MAX - 1, error != NULL ? error->message : "damaged");
     if (!store->options.read_only && catalog_flag(&store->catalog, id, reason, NULL) == STATUS_OK)
         return STATUS_DOCUMENT;
-    uint64_t *refused = realloc(store->refused, (store->refused_count + 1) * sizeof *refused);
-    if (refused == NULL) return STATUS_DOCUMENT;
-    store->refused = refused;
-    refused[store->refused_count++] = id;
+    if (array_reserve(&store->refused, store->refused_count, &store->refused_capacity, sizeof *store->refused))
+        store->refused[store->refused_count++] = id;
     return STATUS_DOCUMENT;
 }
 
 void store_refuse_state(struct store *store, uint64_t id, uint64_t position) {
-    struct refused_state *refused = realloc(store->refused_states, (store->refused_state_count + 1) * sizeof *refused);
-    if (refused == NULL) return; /* it is found, and refused, again */
-    store->refused_states = refused;
-    refused[store->refused_state_count++] = (struct refused_state){id, position};
+    if (!array_reserve(&store->refused_states, store->refused_state_count, &store->refused_state_capacity,
+                       sizeof *store->refused_states))
+        return; /* it is found, and refused, again */
+    store->refused_states[store->refused_state_count++] = (struct refused_state){id, position};
 }
 
 bool store_refuses_state(const struct store *store, uint64_t id, uint64_t position) {

@@ -257,11 +257,11 @@ struct store {
     size_t writing_count;         /* of these, for writing */
     char *warning;                /* owned; of store_warning; NULL: none */
     uint64_t *refused;            /* owned; [refused_count]: found damaged where the catalog cannot say so */
-    size_t refused_count;
+    size_t refused_count, refused_capacity;
     struct refused_state {
         uint64_t document, position;
     } * refused_states; /* owned; [refused_state_count]: found damaged */
-    size_t refused_state_count;
+    size_t refused_state_count, refused_state_capacity;
 };
 
 /* Bytes on their own cache line would cost a gigabyte; a byte per page will do: written by the writer's
