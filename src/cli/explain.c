@@ -7,6 +7,7 @@
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/output.h"
+#include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/sampling.h"
@@ -47,7 +48,7 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     TRY(prompt_check_ids(&e->tokens, tokenizer_vocabulary_size(e->session.tokenizer), error));
     e->prompt_count = e->tokens.count;
     e->plan = (struct plan){.sequence_capacity = 1, .select = select_options_default()};
-    e->plan.batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
+    e->plan.batch_size = plan_read_batch_size(options);
     const int64_t wanted = option_integer(options, OPTION_PREDICT);
     e->plan.context_size = e->prompt_count + (size_t)(wanted > 0 ? wanted : ANSWER_DEFAULT);
     plan_bound_device(&e->plan, e->session.device);

@@ -40,8 +40,12 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
     return STATUS_OK;
 }
 
+size_t plan_read_batch_size(const struct options *options) {
+    return min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
+}
+
 void plan_read_sizes(struct plan *plan, const struct options *options) {
-    plan->batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
+    plan->batch_size = plan_read_batch_size(options);
     plan->segment_size = option_count(options, OPTION_SEGMENT);
     plan->suffix = (enum plan_suffix)option_count(options, OPTION_SUFFIX);
 }

@@ -27,6 +27,8 @@ enum status plan_take_auto(struct plan *plan, const struct options *options, str
 enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
 /* --kv-disk alone. */
 enum status plan_read_disk(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
+/* Tokens of a prefill block: the smaller of -b and -ub. */
+size_t plan_read_batch_size(const struct options *options);
 /* -b, -ub, --segment, --suffix. */
 void plan_read_sizes(struct plan *plan, const struct options *options);
 

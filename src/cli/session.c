@@ -241,7 +241,3 @@ void session_close(struct session *session) {
     device_destroy(session->device);
     *session = (struct session){0};
 }
-
-size_t session_batch_size(const struct options *options) {
-    return min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
-}

@@ -49,6 +49,3 @@ enum status session_create_engine(struct session *session, const struct plan *pl
 enum status session_take_choice(struct session *session, const struct auto_choice *choice, struct error *error)
     STATUS_CHECKED;
 void session_close(struct session *session);
-
-/* Tokens of a prefill block: the smaller of -b and -ub. */
-size_t session_batch_size(const struct options *options);

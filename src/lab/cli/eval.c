@@ -116,7 +116,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
     }
     const struct plan dense = {.context_size = context_size,
                                .sequence_capacity = 1,
-                               .batch_size = session_batch_size(evaluation->options),
+                               .batch_size = plan_read_batch_size(evaluation->options),
                                .k_type = plan->k_type,
                                .v_type = plan->v_type,
                                .keeps_rows = true};

@@ -213,7 +213,7 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     if (chunks >= 0 && (uint64_t)chunks < p->window_count) p->window_count = (size_t)chunks;
     if (p->window_count == 0) return error_set(error, STATUS_USAGE, "--chunks: found 0, expected 1 or more");
     p->plan.context_size = p->window_size;
-    p->plan.batch_size = session_batch_size(options);
+    p->plan.batch_size = plan_read_batch_size(options);
     TRY(session_create_engine(&p->session, &p->plan, NULL, error));
     TRY(sequence_create(&p->sequence, p->session.engine, error));
     p->window = calloc(p->window_size, sizeof *p->window);

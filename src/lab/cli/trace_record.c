@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "cli/interrupt.h"
+#include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
@@ -60,7 +61,7 @@ static enum status record(struct record *r, struct error *error) {
     TRY(plan_set_axes(&r->plan, NULL, NULL, NULL, error));
     r->plan.sequence_capacity = 1;
     r->plan.context_size = r->text.count;
-    r->plan.batch_size = session_batch_size(options);
+    r->plan.batch_size = plan_read_batch_size(options);
     TRY(session_create_engine(&r->session, &r->plan, NULL, error));
     TRY(sequence_create(&r->sequence, r->session.engine, error));
     TRY(recorder_create(&r->recorder, r->session.model, r->layers, r->layer_count, r->text.count, error));
