@@ -440,7 +440,7 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
     struct blob_area area = {NULL, 0};
     while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
         struct commit_row commit = read_numbers(statement, row->id);
-        struct commit_places places = {NULL};
+        struct commit_places places = {0};
         const bool follows = commit.number == ++number && commit.token_first == tokens && commit.token_end > tokens &&
                              commit.token_end <= row->token_count;
         if (follows && place != NULL) place(context, &commit, &places);
