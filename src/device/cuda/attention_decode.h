@@ -45,6 +45,13 @@ DEVICE uint32_t q4_level(uint32_t code, float low, float high) {
     return half_of(x < high ? x : high);
 }
 
+/* Bytes of a chunk in 4 bits, a multiple of 32 (kv_q4_chunk_bytes). */
+DEVICE uint32_t q4_chunk_bytes(const struct kv_shape &shape) {
+    enum { V_GROUP = 32, RANGE = 2 * 2 /* bytes of the least and the largest */ };
+    return shape.k_dimension * RANGE + KV_CHUNK_TOKENS * ((shape.v_dimension + V_GROUP - 1) / V_GROUP) * RANGE +
+           KV_CHUNK_TOKENS / 2 * (shape.k_dimension + shape.v_dimension);
+}
+
 /* Eight elements of K and of V of a token, into halves, from a chunk in 4 bits (kernels/codec, q4_parts). */
 DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token_in_unit, uint32_t l, bool has_k,
                     bool has_v, struct u32x4 *k, struct u32x4 *v) {
@@ -233,10 +240,20 @@ struct unit_list {
     const uint32_t *q4_places; /* of its KV head's chunks in 4 bits, or 0 */
 };
 
-/* A listed unit's slot, if that is not filled; or 0. */
-DEVICE uint64_t slot_unfilled(const struct unit_list &list, uint32_t n) {
-    const uint64_t address = list.addresses == 0 ? 0 : list.addresses[n];
-    return (address & Q4_MARKS) == SLOT_UNFILLED ? address - SLOT_UNFILLED : 0;
+/* What a listed unit's address says. */
+DEVICE bool slot_is_unfilled(uint64_t address) { return (address & Q4_MARKS) == SLOT_UNFILLED; }
+DEVICE bool chunk_is_unfilled(uint64_t address) {
+    return (address & (Q4_UNIT | Q4_UNFILLED)) == (Q4_UNIT | Q4_UNFILLED);
+}
+
+DEVICE uint32_t listed_unit(const struct unit_list &list, uint32_t n) {
+    return list.rows[n * UNIT_TOKENS] / UNIT_TOKENS;
+}
+
+/* Units of a chunk follow each other: it is filled by the block that has the first of them.  Whether those before unit
+ * `first` have the chunk. */
+DEVICE bool chunk_is_begun(const struct unit_list &list, uint32_t first, uint32_t chunk) {
+    return first > 0 && listed_unit(list, first - 1) / KV_CHUNK_BLOCKS == chunk;
 }
 
 DEVICE uint64_t unit_home(const struct cuda_attention_args &args, const uint32_t *places, uint32_t unit) {
@@ -244,39 +261,69 @@ DEVICE uint64_t unit_home(const struct cuda_attention_args &args, const uint32_t
            unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
 }
 
-/* The slots of listed units [first, end) that are not filled, a warp each, while blocks that lack none attend.
- * Barriers follow before they are read. */
+/* A part of a slot that a warp fills. */
+struct slot_part {
+    char *to;
+    const char *from;
+    uint32_t bytes;
+};
+
+/* A quarter of a chunk in 4 bits, which lies in a pool. */
+DEVICE struct slot_part q4_quarter(const struct cuda_attention_args &args, const struct unit_list &list,
+                                   uint64_t address, uint32_t unit, uint32_t warp) {
+    const uint32_t bytes = q4_chunk_bytes(args.shape), quarter = (bytes / 16 + 3) / 4 * 16, first = warp * quarter;
+    const char *home = chunk_at(at<struct cuda_pools>(args.pools), list.q4_places[unit / KV_CHUNK_BLOCKS]);
+    return {at<char>(address & ~(uint64_t)(Q4_MARKS | Q4_UNFILLED)) + first, home + first,
+            smaller(quarter, bytes - first)};
+}
+
+/* The slots of listed units [first, end) that are not filled, while blocks that lack none attend: a warp has a unit, or
+ * a quarter of a chunk in 4 bits.  Barriers follow before they are read. */
+template <int FORM>
 DEVICE void slots_fill(const struct cuda_attention_args &args, const uint32_t *places, const struct unit_list &list,
                        uint32_t first, uint32_t end, uint32_t warp) {
     ROLLED
-    for (uint32_t n = first + warp; n < end; n += 4) {
-        const uint64_t to = slot_unfilled(list, n);
-        if (to == 0) continue;
-        const uint64_t from = unit_home(args, places, list.rows[n * UNIT_TOKENS] / UNIT_TOKENS);
-        unit_copy(at<char>(to), at<char>(from), args.shape.block_bytes);
+    for (uint32_t those = first; those < end; those += 32) {
+        const uint32_t mine = those + lane_index();
+        const uint64_t own = mine < end ? list.addresses[mine] : 0;
+        const bool leads = FORM == CACHE_Q4 && chunk_is_unfilled(own) &&
+                           !chunk_is_begun(list, mine, listed_unit(list, mine) / KV_CHUNK_BLOCKS);
+        ROLLED
+        for (uint32_t left = warp_ballot(leads || (slot_is_unfilled(own) && mine % 4 == warp)); left != 0;
+             left &= left - 1) {
+            const uint32_t n = those + bits_count(~left & (left - 1)), unit = listed_unit(list, n);
+            const uint64_t address = list.addresses[n];
+            struct slot_part part;
+            if (FORM == CACHE_Q4 && chunk_is_unfilled(address))
+                part = q4_quarter(args, list, address, unit, warp);
+            else
+                part = {at<char>(address - SLOT_UNFILLED), at<char>(unit_home(args, places, unit)),
+                        args.shape.block_bytes};
+            unit_copy(part.to, part.from, part.bytes);
+        }
     }
 }
 
 /* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head.  fills: slots that were
- * not filled are now; else another block fills them, and the units are read from their chunks. */
+ * not filled are now, of chunks in 4 bits those whose units begin from `begin` on; else another block fills them, and
+ * the units are read from their chunks. */
 template <bool LIST, int FORM>
 DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, const uint32_t *places,
-                       const struct unit_list &list, bool fills, uint32_t tile, uint32_t tile_end) {
+                       const struct unit_list &list, bool fills, uint32_t begin, uint32_t tile, uint32_t tile_end) {
     const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK, first = tile / each, end = (tile_end - 1) / each + 1;
     block_barrier();
     for (uint32_t n = first + thread_index(); n < end; n += 128) {
         const uint64_t address = LIST && list.addresses != 0 ? list.addresses[n] : 0;
-        const bool is_unfilled = (address & Q4_MARKS) == SLOT_UNFILLED;
-        if (LIST && list.addresses != 0 && (fills || !is_unfilled)) {
-            table[n - first] = address - is_unfilled;
+        const uint32_t unit = LIST ? listed_unit(list, n) : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
+        const bool is_row = slot_is_unfilled(address), is_chunk = FORM == CACHE_Q4 && chunk_is_unfilled(address);
+        const bool is_filled = is_chunk ? fills && !chunk_is_begun(list, begin, chunk) : fills || !is_row;
+        if (LIST && list.addresses != 0 && is_filled) {
+            table[n - first] = address - is_row - (is_chunk ? Q4_UNFILLED : 0);
             if (address == 0) kernel_fault();
             continue;
         }
-        const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0,
-                       chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
-        const uint32_t q4_place =
-            FORM == CACHE_Q4 && list.q4_places != 0 && !is_unfilled ? list.q4_places[chunk] : 0;
+        const uint32_t q4_place = FORM == CACHE_Q4 && list.q4_places != 0 && !is_row ? list.q4_places[chunk] : 0;
         if (q4_place != 0) {
             table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, q4_place) | Q4_UNIT | unit % KV_CHUNK_BLOCKS;
             continue;
@@ -324,7 +371,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const uint32_t begin = seen.first + range * seen.range_rows, end = smaller(begin + seen.range_rows, seen.end);
     const bool fills = place.head_first == 0;
     if (LIST && list.addresses != 0 && fills)
-        slots_fill(args, places, list, begin / UNIT_TOKENS, (end - 1) / UNIT_TOKENS + 1, warp);
+        slots_fill<FORM>(args, places, list, begin / UNIT_TOKENS, (end - 1) / UNIT_TOKENS + 1, warp);
     float q[HEADS][EACH * 8];
     struct partial<HEADS, EACH> sum;
     const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
@@ -346,7 +393,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
     for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
         const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
-        table_fill<LIST, FORM>(args, table, places, list, fills, tile, tile_end);
+        table_fill<LIST, FORM>(args, table, places, list, fills, begin / UNIT_TOKENS, tile, tile_end);
         ROLLED
         for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH)
             rows_attend<LANES, HEADS, FORM, LIST>(args, {table, tile, seen.begin, tile_end}, row, place.l, q, &sum);

@@ -635,10 +635,11 @@ struct fetch_shared {
     uint32_t hand;
 };
 
-/* unit_fetch_q4: as unit_fetch, where the item has chunks in 4 bits (q4_pages).  Such a chunk is pulled and kept whole,
- * in a slot of the KV head's second cache, whose units are chunks; its listed units are read from there.
- * A unit of it in a table of addresses: the chunk's, Q4_UNIT, and the unit's number in the chunk. */
-enum { Q4_UNIT = 8, Q4_MARKS = 15 };
+/* unit_fetch_q4: as unit_fetch, where the item has chunks in 4 bits (q4_pages).  Such a chunk is kept whole, in
+ * a slot of the KV head's second cache, whose units are chunks; its listed units are read from there.
+ * A unit of it in a table of addresses: the chunk's, Q4_UNIT, and the unit's number in the chunk; Q4_UNFILLED besides,
+ * where attention_list is to fill the slot, in which chunks lie at multiples of 32. */
+enum { Q4_UNIT = 8, Q4_MARKS = 15, Q4_UNFILLED = 16 };
 
 struct cuda_fetch_q4_args {
     struct cuda_fetch_args fetch;

@@ -35,7 +35,9 @@ static inline int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64
     assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 2);
-        (void)signal(SIGSEGV, SIG_DFL); /* cmocka would go on with the next test */
+        const int fatal[] = {SIGSEGV, SIGFPE, SIGBUS, SIGILL, SIGABRT};
+        for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+            (void)signal(fatal[i], SIG_DFL); /* cmocka would go on with the next test */
         _exit(work(bug, seed));
     }
     close(ends[1]);

@@ -17,4 +17,5 @@ uint32_t planted_bug;
 #include "device/cuda/matvec.h"
 
 ATTENTION_LIST(8, 1, f16, CACHE_F16, 4)
+ATTENTION_LIST(8, 1, q4, CACHE_Q4, 4)
 MATVEC_KERNELS(q4_0, 4, 4)

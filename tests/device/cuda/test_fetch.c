@@ -9,6 +9,7 @@
 enum { DIMENSION = 64, KV_HEADS = 3, UNITS = 64, FEW = 12, FEWER = 7, LIST = 40, STEPS = 30, WHOLE = KV_HEADS - 1 };
 enum { SLOTS = FEW + FEWER + UNITS }; /* the last head's hold every unit */
 static const uint32_t firsts[KV_HEADS + 1] = {0, FEW, FEW + FEWER, SLOTS};
+enum { GROUP_MAX = 10 }; /* query heads of a KV head: two passes of 8 */
 enum { CHUNKS = UNITS / 8, Q4_SLOTS = 2 + 1 + CHUNKS }; /* of chunks in 4 bits, in the same way */
 static const uint32_t q4_firsts[KV_HEADS + 1] = {0, 2, 3, Q4_SLOTS};
 
@@ -57,7 +58,9 @@ struct fetch_rig {
     struct fetch_result results[KV_HEADS]; /* of all steps */
     struct fetch_counts wanted[KV_HEADS];
     uint8_t missing[KV_HEADS][LIST], wanted_missing[KV_HEADS][LIST];
-    float q[KV_HEADS * DIMENSION], partials[2][KV_HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
+    float q[KV_HEADS * GROUP_MAX * DIMENSION];
+    float partials[2][KV_HEADS * GROUP_MAX * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
+    uint32_t group; /* of attention */
 };
 
 static struct buffer buffer_at(const void *memory, size_t bytes, enum memory_kind kind) {
@@ -256,21 +259,18 @@ static const void *home_of(const struct fetch_rig *rig, size_t head, uint32_t un
            unit % 8 * rig->kv.layout.block_bytes;
 }
 
-/* A unit of a chunk in 4 bits, which is whole where the cpu has it. */
-static void q4_unit_check(const struct fetch_rig *rig, size_t head, uint32_t i) {
-    const uint64_t wanted = rig->wanted_addresses[head][i], at = wanted & ~(uint64_t)Q4_MARKS,
-                   from = at - rig->cpu.q4_memory.address, found = rig->addresses[head][i];
+/* A unit of a chunk in 4 bits, of a miss with the mark. */
+static void q4_unit_check(const struct fetch_rig *rig, const struct q4_cache *before, size_t head, uint32_t i) {
     const uint32_t unit = rig->lists[head][i];
-    assert_int_equal(found & Q4_MARKS, Q4_UNIT | unit % 8);
+    const uint64_t wanted = rig->wanted_addresses[head][i], from = wanted - rig->cpu.q4_memory.address;
+    const uint32_t misses = before->tables[head][unit / 8] < 0 ? (uint32_t)Q4_UNFILLED : 0;
     assert_int_equal(wanted & Q4_MARKS, Q4_UNIT | unit % 8);
-    assert_true(found - unit % 8 - Q4_UNIT ==
-                (from < Q4_SLOTS * rig->q4.bytes ? address_of(rig->q4.slots.data) + from : at));
-    assert_memory_equal((void *)(uintptr_t)(found & ~(uint64_t)Q4_MARKS), q4_home(rig, head, unit / 8), rig->q4.bytes);
-    assert_memory_equal((void *)(uintptr_t)at, q4_home(rig, head, unit / 8), rig->q4.bytes);
+    assert_true(rig->addresses[head][i] ==
+                (from < Q4_SLOTS * rig->q4.bytes ? address_of(rig->q4.slots.data) + from + misses : wanted));
 }
 
 /* The same slots, and every unit where the cpu has it, of misses with the mark.  How many are nowhere. */
-static uint32_t fetch_check(struct fetch_rig *rig, const struct cache *before) {
+static uint32_t fetch_check(struct fetch_rig *rig, const struct cache *before, const struct q4_cache *q4_before) {
     const size_t slot_bytes = SLOTS * rig->kv.layout.block_bytes;
     uint32_t absent = 0;
     assert_memory_equal(&rig->has, &rig->want, sizeof rig->has);
@@ -280,7 +280,7 @@ static uint32_t fetch_check(struct fetch_rig *rig, const struct cache *before) {
         for (uint32_t i = 0; i < rig->counts[head]; i++) {
             const uint64_t wanted = rig->wanted_addresses[head][i], from = wanted - rig->cpu.memory.address;
             if (wanted & Q4_UNIT) {
-                q4_unit_check(rig, head, i);
+                q4_unit_check(rig, q4_before, head, i);
                 continue;
             }
             const uint32_t misses = before->tables[head][rig->lists[head][i]] < 0 ? (uint32_t)SLOT_UNFILLED : 0;
@@ -291,18 +291,22 @@ static uint32_t fetch_check(struct fetch_rig *rig, const struct cache *before) {
     return absent;
 }
 
-/* Every unit has the bytes of its chunk; where attention has not been there, but for slots that it is to fill. */
+/* Every unit has the bytes of its chunk, in 4 bits the whole chunk; where attention has not been there, but for slots
+ * that it is to fill. */
 static void bytes_check(struct fetch_rig *rig, bool attended) {
     const size_t block_bytes = rig->kv.layout.block_bytes;
     for (size_t head = 0; head < KV_HEADS; head++)
         for (uint32_t i = 0; i < rig->counts[head]; i++) {
-            const uint64_t wanted = rig->wanted_addresses[head][i],
-                           at = rig->addresses[head][i] & ~(uint64_t)SLOT_UNFILLED;
-            if (wanted == 0 || (wanted & Q4_UNIT) != 0 || (!attended && at != rig->addresses[head][i])) continue;
-            const bool is_there = *place_of(rig, head, rig->lists[head][i]) != 0;
-            const void *home = is_there ? home_of(rig, head, rig->lists[head][i]) : rig->gone + i * block_bytes;
-            assert_memory_equal((void *)(uintptr_t)at, home, block_bytes);
-            assert_memory_equal((void *)(uintptr_t)wanted, home, block_bytes);
+            const uint64_t found = rig->addresses[head][i], wanted = rig->wanted_addresses[head][i];
+            const bool is_q4 = (wanted & Q4_UNIT) != 0;
+            const uint64_t marks = is_q4 ? Q4_MARKS | Q4_UNFILLED : SLOT_UNFILLED;
+            if (wanted == 0 || (!attended && (found & (is_q4 ? Q4_UNFILLED : SLOT_UNFILLED)) != 0)) continue;
+            const uint32_t unit = rig->lists[head][i];
+            const void *home = is_q4                            ? q4_home(rig, head, unit / 8)
+                               : *place_of(rig, head, unit) != 0 ? home_of(rig, head, unit)
+                                                                : rig->gone + i * block_bytes;
+            assert_memory_equal((void *)(uintptr_t)(found & ~marks), home, is_q4 ? rig->q4.bytes : block_bytes);
+            assert_memory_equal((void *)(uintptr_t)(wanted & ~marks), home, is_q4 ? rig->q4.bytes : block_bytes);
         }
 }
 
@@ -345,8 +349,11 @@ static bool is_missing(struct fetch_rig *rig, const struct cache *before, const 
     return !is_near && !has_slot;
 }
 
-/* Over addresses and through the page table: the same bits. */
+/* Over addresses and through the page table: the same bits.  Of 1, 4 or 8 heads at once, in a pass or two. */
 static void attend(struct fetch_rig *rig, bool by_address, float *partials, uint64_t seed) {
+    const uint32_t heads = rig->group == 1 ? 1 : rig->group <= 4 ? 4 : 8, passes = (rig->group + heads - 1) / heads;
+    char kernel[40];
+    snprintf(kernel, sizeof kernel, "attention_list_8_%u_%s", heads, rig->q4.bytes > 0 ? "q4" : "f16");
     struct cuda_attention_list_args args = {
         .attention = {.rows = address_of(&rig->row),
                       .items = address_of(rig->kv.items),
@@ -356,21 +363,21 @@ static void attend(struct fetch_rig *rig, bool by_address, float *partials, uint
                       .layer_pages = kv_rig_layer_pages(&rig->kv),
                       .shape = rig->kv.shape,
                       .row_count = 1,
-                      .q_stride = KV_HEADS * DIMENSION,
+                      .q_stride = KV_HEADS * rig->group * DIMENSION,
                       .kv_head_count = KV_HEADS,
-                      .group = 1,
+                      .group = rig->group,
                       .partial_stride = attention_partial_stride(DIMENSION),
                       .scale = 0.125f},
         .lists = address_of(rig->shown),
         .addresses = by_address ? address_of(rig->addresses) : 0,
         .list_stride = LIST};
-    launch(rig->q4.bytes > 0 ? "attention_list_8_1_q4" : "attention_list_8_1_f16", ATTENTION_RANGES_MAX, KV_HEADS,
-           1, 128, attention_decode_shared(8, 1), &args, seed);
+    launch(kernel, ATTENTION_RANGES_MAX, KV_HEADS * passes, 1, 128, attention_decode_shared(8, heads), &args, seed);
 }
 
 static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
     const struct cache before = rig->has;
     const struct q4_cache q4_before = rig->q4.has;
+    rig->group = (const uint32_t[]){1, 4, 7, GROUP_MAX}[seed % 4];
     lists_show(rig);
     struct cuda_fetch_args args = {.rows = address_of(&rig->row),
                                    .items = address_of(rig->kv.items),
@@ -407,7 +414,7 @@ static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
     else
         launch("unit_fetch", KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared), &args, seed);
     cpu_fetch(rig, false);
-    const bool attends = fetch_check(rig, &before) == 0;
+    const bool attends = fetch_check(rig, &before, &q4_before) == 0;
     if (attends) {
         memset(rig->partials, 0, sizeof rig->partials);
         attend(rig, false, rig->partials[0], seed);
@@ -428,7 +435,7 @@ static void fetches_match(void **state) {
     random_init(&random, test_seed(801));
     uint64_t direct = 0, last = 0, most = 0; /* units that are read where they lie: of a step */
     rig_init(&rig, &random);
-    fill_normal(&random, rig.q, KV_HEADS * DIMENSION, 2.0);
+    fill_normal(&random, rig.q, KV_HEADS * GROUP_MAX * DIMENSION, 2.0);
     for (uint32_t i = 0; i < STEPS; i++) {
         rig.row.position = 464 + i;
         for (size_t h = 0; h < KV_HEADS; h++) list_draw(&rig, &random, h, i % 7 == 5 ? 38 : 8 + i % 5);
@@ -474,7 +481,7 @@ static void chunks_in_4_bits_match(void **state) {
     random_init(&random, test_seed(802));
     rig_init(&rig, &random);
     q4_init(&rig);
-    fill_normal(&random, rig.q, KV_HEADS * DIMENSION, 2.0);
+    fill_normal(&random, rig.q, KV_HEADS * GROUP_MAX * DIMENSION, 2.0);
     for (uint32_t i = 0; i < STEPS; i++) {
         rig.row.position = 464 + i;
         for (size_t h = 0; h < KV_HEADS; h++) chunks_draw(&rig, &random, h, 2 + h % 2);

@@ -494,11 +494,42 @@ static void bugs_of_fetches_are_seen(void **state) {
     bugs_are_seen(fetch_init, FETCH_BEGIN, FETCH_END, 17);
 }
 
-/* ---- slots that attention fills: a list with hits and misses, more than a range, of two KV heads; two passes */
+/* ---- slots that attention fills: a list with hits and misses, more than a range, of two KV heads; two passes.  The
+ * same with chunks in 4 bits but for the last, of which two lie across the ends of ranges. */
 
 enum { FILL_LISTED = 19, FILL_CHUNKS = 4, FILL_K = 24, FILL_V = 16, FILL_SLOTS = FILL_LISTED };
 
-static void fill_init(void) {
+enum { FILL_Q4 = 3, FILL_Q4_BYTES = FILL_K * 4 + 64 * 4 + 32 * (FILL_K + FILL_V) };
+
+/* The places of chunks in 4 bits, and marks of their units in place of those that are there. */
+static uint64_t fill_chunks(struct cuda_pools *pools, uint64_t *addresses, const struct cuda_list *lists) {
+    static _Alignas(64) uint16_t chunks[FETCH_HEADS * FILL_CHUNKS * FILL_Q4_BYTES / 2];
+    for (size_t i = 0; i < sizeof chunks / 2; i++)
+        chunks[i] = i % (FILL_Q4_BYTES / 2) < FILL_K * 2 + 64 * 2 ? float_to_half((float)random_normal(&rig.random))
+                                                                  : (uint16_t)random_below(&rig.random, 1 << 16);
+    pools->pool[2] = (struct cuda_pool){
+        .base = {(uintptr_t)chunks}, .slots_per_buffer = FETCH_HEADS * FILL_CHUNKS, .slot_bytes = FILL_Q4_BYTES};
+    uint32_t *pages = in_take(FETCH_HEADS * FILL_CHUNKS * sizeof *pages);
+    char *slots = out_take(FETCH_HEADS * FILL_Q4 * FILL_Q4_BYTES);
+    memset(slots, 0xff, FETCH_HEADS * FILL_Q4 * FILL_Q4_BYTES);
+    for (uint32_t h = 0; h < FETCH_HEADS; h++) {
+        for (uint32_t c = 0; c < FILL_Q4; c++) pages[h * FILL_CHUNKS + c] = UINT32_C(3) << 30 | (h * FILL_CHUNKS + c);
+        for (uint32_t i = 0; i < FILL_LISTED; i++) {
+            const uint32_t unit = ((const uint32_t *)(uintptr_t)lists[h].rows)[i * UNIT_TOKENS] / UNIT_TOKENS,
+                           chunk = unit / 8;
+            const bool misses = h == 0 || chunk != 1;
+            char *slot = slots + (h * FILL_Q4 + (chunk + h) % FILL_Q4) * FILL_Q4_BYTES;
+            if (chunk >= FILL_Q4) continue;
+            if (!misses) memcpy(slot, (char *)chunks + (h * FILL_CHUNKS + chunk) * FILL_Q4_BYTES, FILL_Q4_BYTES);
+            addresses[h * FILL_LISTED + i] =
+                ((uintptr_t)slot | Q4_UNIT | unit % 8) + (misses ? (uint64_t)Q4_UNFILLED : 0);
+        }
+    }
+    return (uintptr_t)pages;
+}
+_Static_assert(FILL_Q4_BYTES % 32 == 0 && FILL_Q4_BYTES % 64 != 0, "places of slots; quarters are not alike");
+
+static void fills_init(bool q4) {
     static struct cuda_attention_list_args attend;
     static _Alignas(64) uint16_t chunks[FETCH_HEADS * FILL_CHUNKS * SLOT / 2];
     for (size_t i = 0; i < sizeof chunks / 2; i++) chunks[i] = float_to_half((float)random_normal(&rig.random));
@@ -528,6 +559,7 @@ static void fill_init(void) {
         }
         lists[h] = (struct cuda_list){.rows = (uintptr_t)rows, .count = FILL_LISTED * UNIT_TOKENS};
     }
+    if (q4) item->q4_pages = fill_chunks(pools, addresses, lists);
     const uint32_t stride = attention_partial_stride(FILL_V);
     attend = (struct cuda_attention_list_args){
         .attention = {.rows = (uintptr_t)row,
@@ -550,12 +582,21 @@ static void fill_init(void) {
         .lists = (uintptr_t)lists,
         .addresses = (uintptr_t)addresses,
         .list_stride = FILL_LISTED};
-    launch_add("attention_list_8_1_f16", 4, FETCH_HEADS * 2, 128, attention_decode_shared(8, 1), &attend);
+    launch_add(q4 ? "attention_list_8_1_q4" : "attention_list_8_1_f16", 4, FETCH_HEADS * 2, 128,
+               attention_decode_shared(8, 1), &attend);
 }
+
+static void fill_init(void) { fills_init(false); }
+static void quarter_init(void) { fills_init(true); }
 
 static void bugs_of_fills_are_seen(void **state) {
     (void)state;
     bugs_are_seen(fill_init, FILL_BEGIN, FILL_END, 23);
+}
+
+static void bugs_of_fills_in_4_bits_are_seen(void **state) {
+    (void)state;
+    bugs_are_seen(quarter_init, QUARTER_BEGIN, QUARTER_END, 29);
 }
 
 /* ---- states: two items, the second from zeros */
@@ -618,7 +659,7 @@ int main(void) {
         cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
         cmocka_unit_test(bugs_of_scores_are_seen),   cmocka_unit_test(bugs_of_choices_are_seen),
         cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_chunk_fetches_are_seen),
-        cmocka_unit_test(bugs_of_fills_are_seen),
+        cmocka_unit_test(bugs_of_fills_are_seen),    cmocka_unit_test(bugs_of_fills_in_4_bits_are_seen),
         cmocka_unit_test(bugs_of_states_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

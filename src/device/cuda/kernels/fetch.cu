@@ -1,6 +1,5 @@
 /* unit_fetch: where attention finds what a list names, and which slots it fills (kernels.h).  A block has a KV head.
- * unit_fetch_q4: the same where some chunks are in 4 bits, which have slots of their own: those it fills, 16 warps
- * with 4 KiB each at a time. */
+ * unit_fetch_q4: the same where some chunks are in 4 bits, which have slots of their own. */
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/kernels_turns.h"
 #include "device/cuda/kv_places.h"
@@ -299,20 +298,6 @@ DEVICE struct fetch_result chunks_look_up(const struct cuda_fetch_q4_args &args,
     return result;
 }
 
-enum { PIECE = 4096 }; /* bytes that a warp has under way */
-
-/* The bytes of each miss, in pieces, by a warp each. */
-DEVICE void chunks_pull(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
-                        const struct cuda_pools *pools, uint32_t count, const struct fetch_shared &shared) {
-    const uint32_t pieces = (args.chunk_bytes + PIECE - 1) / PIECE;
-    for (uint32_t i = thread_index() / 32; i < count * pieces; i += FETCH_WARPS) {
-        const uint32_t n = i / pieces, first = i % pieces * PIECE;
-        unit_copy(chunk_in_slot(args, q4.slots, shared.victims[n]) + first,
-                  (const char *)chunk_at(pools, q4.pages[shared.units[n]]) + first,
-                  smaller(args.chunk_bytes - first, PIECE));
-    }
-}
-
 DEVICE void chunks_fetch(const struct cuda_fetch_q4_args &args, const struct chunk_cache &q4,
                          const struct unit_rows &list, struct fetch_shared &shared) {
     const uint32_t kv_head = block_x(), t = thread_index();
@@ -324,7 +309,7 @@ DEVICE void chunks_fetch(const struct cuda_fetch_q4_args &args, const struct chu
     victims_take(q4.slots, found, shared);
     for (uint32_t n = t; n < misses; n += FETCHERS) {
         const uint32_t chunk = shared.units[n];
-        const char *there = n < found ? chunk_in_slot(args, q4.slots, shared.victims[n])
+        const char *there = n < found ? chunk_in_slot(args, q4.slots, shared.victims[n]) + Q4_UNFILLED
                                       : chunk_at(pools, q4.pages[chunk]);
         for (uint32_t i = shared.places[n]; i < list.count && listed_chunk(list, i) == chunk; i++)
             q4_unit_put(q4.slots, list, i, there);
@@ -335,7 +320,6 @@ DEVICE void chunks_fetch(const struct cuda_fetch_q4_args &args, const struct chu
         sum->q4_hits += result.q4_hits, sum->q4_misses += found;
         sum->q4_direct += result.q4_direct + misses - found;
     }
-    chunks_pull(args, q4, pools, found, shared);
 }
 
 KERNEL(unit_fetch_q4, cuda_fetch_q4_args, 512, 1) {
