@@ -170,6 +170,78 @@ static void test_selections(void **state) {
     steps_check("meanstd", "page=16,sinks=16,recent=16,dense=0", true, 11); /* behind slots */
 }
 
+/* ---- budgets ---- */
+
+enum { CHUNK = 64, CONTEXT = 6 * CHUNK, ROW_BYTES = 9 * 512 /* of all layers, K and V */ };
+
+/* What the driver has given at any instant of a command; of the command's own figures: a token's K, V and key index. */
+struct held {
+    unsigned long long device, pinned, in_steps; /* in_steps: of the card's, up to the last one */
+    uint64_t token_bytes;
+};
+
+static struct held held_by(const char *device_bytes, const char *host_bytes) {
+    char settings[300], folder[200];
+    struct held held = {.device = 0};
+    snprintf(settings, sizeof settings, "seed=7,capability=90,held=%s", scratch_path("held"));
+    snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
+    assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
+    assert_int_equal(setenv("FAKE_CUDA", settings, 1), 0);
+    const bool on_disk = host_bytes != NULL;
+    struct process_result result =
+        LOAM("bench", "-m", MODEL, "--device", "cuda", "-t", "1", "--fill-random", "-o", "jsonl", "-q", "-p", "0", "-n",
+             "2", "-r", "1", "-d", "380", "--keep", "64", "--preset", "meanstd", "--set",
+             "page=16,sinks=16,recent=16,dense=0", "--kv-device", device_bytes, on_disk ? "--kv-disk" : NULL, folder,
+             "--kv-host", host_bytes);
+    if (result.code != 0)
+        fail_msg("%s, %s: exit code %d: %s", device_bytes, on_disk ? host_bytes : "", result.code, result.complaints);
+    held.token_bytes = number_of(&result, "kv_bytes_per_token");
+    FILE *file = fopen(scratch_path("held"), "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%llu %llu %llu", &held.device, &held.pinned, &held.in_steps), 3);
+    assert_int_equal(fclose(file), 0);
+    process_deinit(&result);
+    return held;
+}
+
+/* What the driver gives beyond that of a command which has all K and V on the card, be it for an instant: of the card's
+ * memory --kv-device, of pinned memory --kv-host, and of either not much less.  A part of the latter is not pinned.
+ * Above a disk there is one more stream, which has a ring of the card's memory and two that are pinned. */
+static void test_budgets(void **state) {
+    (void)state;
+    enum { K = 1 << 10, RING = 1 << 20, PAGES = 4 * 4096 };
+    static const struct {
+        const char *device, *host;
+        uint64_t device_bytes, host_bytes; /* host_bytes 0: no disk */
+    } plans[] = {{"1M", NULL, 1024 * K, 0},
+                 {"600K", NULL, 600 * K, 0},
+                 {"600K", "3400K", 600 * K, 3400 * K},
+                 {"700K", "4M", 700 * K, 4096 * K}};
+    uint64_t pinned_before = 0, bytes_before = 0;
+    if (cuda_image_count == 0) skip();
+    const struct held all = held_by("16M", NULL);
+    const uint64_t all_bytes = all.token_bytes * CONTEXT;
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        const struct held held = held_by(plans[i].device, plans[i].host);
+        const bool on_disk = plans[i].host_bytes > 0;
+        const uint64_t most = plans[i].device_bytes + (on_disk ? RING : 0) - all_bytes, /* fewer, as it were */
+                       rings = all.pinned + (on_disk ? 2 * RING : 0);
+        printf("%s, %s: %lld and %lld bytes are left of the card's, %llu pinned\n", plans[i].device,
+               on_disk ? plans[i].host : "RAM", (long long)(all.device + most - held.device),
+               (long long)(all.in_steps + most - held.in_steps), held.pinned - (unsigned long long)rings);
+        assert_in_range(held.device, all.device + most - 32 * K, all.device + most);
+        assert_in_range(held.in_steps, all.in_steps + most - 32 * K, all.in_steps + most);
+        if (!on_disk) { /* all rows of the context, and what becomes of them */
+            assert_in_range(held.pinned, rings + ROW_BYTES * CONTEXT, rings + ROW_BYTES * CONTEXT + RING / 2);
+            continue;
+        }
+        assert_in_range(held.pinned, rings + plans[i].host_bytes / 4, rings + plans[i].host_bytes);
+        if (pinned_before > 0)
+            assert_in_range(held.pinned - pinned_before, 1, plans[i].host_bytes - bytes_before + PAGES);
+        pinned_before = held.pinned, bytes_before = plans[i].host_bytes;
+    }
+}
+
 static double one(void *context) {
     (void)context;
     return 1;
@@ -235,7 +307,7 @@ static void test_plan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_same_text),
-                                       cmocka_unit_test(test_selections), cmocka_unit_test(test_plan),
-                                       cmocka_unit_test(test_faults)};
+                                       cmocka_unit_test(test_selections), cmocka_unit_test(test_budgets),
+                                       cmocka_unit_test(test_plan), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

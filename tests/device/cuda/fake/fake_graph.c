@@ -137,6 +137,7 @@ static uint64_t node_add(struct fake_work *work, const struct fake_needed *neede
 
 /* Every node comes after what the stream has and after the last launch of this graph; the stream goes on after all. */
 void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream) {
+    fake_memory_note_launch();
     const size_t count = exec->graph->node_count;
     size_t needed_max = count;
     for (const struct cu_graph_node *node = exec->graph->first; node != NULL; node = node->next)

@@ -47,6 +47,7 @@ struct fake_settings {
     size_t fault_count;
     char drops[FAKE_DROPS_MAX][48]; /* kernels that do nothing */
     size_t drop_count;
+    char held[200]; /* a file for what is held at most; "": none */
 };
 
 extern struct fake_settings fake_settings;
@@ -74,6 +75,7 @@ uint64_t fake_memory_free_bytes(void);
 void fake_memory_open(void); /* device memory may be touched; may be nested */
 void fake_memory_close(void);
 uint64_t fake_memory_forget(void); /* all of it; how many there were */
+void fake_memory_note_launch(void); /* of a graph */
 
 /* ---- tasks ---- */
 

@@ -2,6 +2,7 @@
  * touches it ends with a signal.  All of it lies in one area, so that one system call opens it.  It begins as bytes of
  * POISON, floats that are no numbers, and so does what is between two allocations: a kernel that writes there is found
  * out when the area is closed. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,6 +23,9 @@ static uint8_t *area, *area_next,
     *area_used; /* of the device: begin, where the search goes on, end of what was used */
 static size_t area_bytes;
 static uint64_t used_bytes;
+static struct {
+    uint64_t now, most, launched; /* bytes, as they were asked for; launched: the most before the last graph */
+} held[2];                      /* the device's; the host's that are pinned */
 static unsigned open_count;
 
 static size_t whole(size_t size_bytes) { return (size_bytes + PAGE - 1) / PAGE * PAGE; }
@@ -127,6 +131,34 @@ void fake_memory_close(void) {
     if (--open_count == 0) area_protect(PROT_NONE);
 }
 
+/* ---- what is held ---- */
+
+static void held_add(enum fake_memory_kind kind, size_t size_bytes) {
+    const bool is_pinned = kind != FAKE_DEVICE;
+    held[is_pinned].now += size_bytes;
+    if (held[is_pinned].now > held[is_pinned].most) held[is_pinned].most = held[is_pinned].now;
+}
+
+void fake_memory_note_launch(void) {
+    for (size_t i = 0; i < 2; i++) held[i].launched = held[i].most;
+}
+
+/* At most, at any instant: two numbers; then the same up to the last graph, behind which a program reads what it has
+ * counted. */
+static void held_write(void) {
+    const unsigned long long device = held[0].most, pinned = held[1].most;
+    if (fake_settings.held[0] == '\0' || device + pinned == 0) return;
+    FILE *file = fopen(fake_settings.held, "w");
+    if (file == NULL ||
+        fprintf(file, "%llu %llu %llu %llu\n", device, pinned, (unsigned long long)held[0].launched,
+                (unsigned long long)held[1].launched) < 0 ||
+        fclose(file) != 0) {
+        fake_complain("%s cannot be written", fake_settings.held);
+        abort();
+    }
+    memset(held, 0, sizeof held);
+}
+
 /* ---- allocations ---- */
 
 static uint8_t *pinned_create(size_t size_bytes) {
@@ -163,6 +195,7 @@ enum cu_result fake_memory_create(enum fake_memory_kind kind, void *address, siz
     }
     *made = (struct allocation){kind, begin, size_bytes, allocations};
     allocations = made;
+    held_add(kind, size_bytes);
     if (result != NULL) *result = begin;
     return CU_SUCCESS;
 }
@@ -174,6 +207,7 @@ enum cu_result fake_memory_destroy(enum fake_memory_kind kind, void *address) {
     struct allocation *found = *place;
     if (found == NULL) return kind == FAKE_REGISTERED ? (enum cu_result)713 : CU_INVALID_VALUE;
     *place = found->next;
+    held[kind != FAKE_DEVICE].now -= found->size_bytes;
     if (kind == FAKE_DEVICE) {
         used_bytes -= taken(found->size_bytes);
         poison(found->address, found->size_bytes);
@@ -206,5 +240,6 @@ uint64_t fake_memory_forget(void) {
     for (; allocations != NULL; count++) (void)fake_memory_destroy(allocations->kind, allocations->address);
     if (area != NULL && munmap(area, area_bytes) != 0) abort();
     area = area_next = area_used = NULL;
+    held_write();
     return count;
 }

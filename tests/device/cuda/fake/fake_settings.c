@@ -95,6 +95,8 @@ static void setting_read(char *name) {
         settings->stuck = number_read(value);
     else if (strcmp(name, "lose") == 0)
         settings->lose = number_read(value);
+    else if (strcmp(name, "held") == 0 && strlen(value) < sizeof settings->held)
+        strcpy(settings->held, value);
     else {
         fake_complain("FAKE_CUDA: there is no setting %s", name);
         abort();
