@@ -66,6 +66,9 @@ static const struct fault faults[] = {
     {NULL, "fail=any", 709, false},                  /* the driver was reset */
     {"cuLaunchKernelEx", "stuck", 0, false},
     {lost_words, "lose", 0, false}, /* of the start: the host then waits in their place */
+    {"cuGraphCreate", "fail=cuGraphCreate", 2, true},
+    {"cuGraphInstantiateWithFlags", "fail=cuGraphInstantiateWithFlags", 2, true},
+    {"cuGraphInstantiateWithFlags", "fail=cuGraphInstantiateWithFlags", 719, false},
 };
 enum { FAULTS = sizeof faults / sizeof faults[0] };
 

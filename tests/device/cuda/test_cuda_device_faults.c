@@ -59,17 +59,23 @@ static enum status work_run(struct work *work, struct error *error) {
     return operations->stream_synchronize(work->stream, error);
 }
 
-static void work_check(const struct work *work, const char *settings) {
-    for (size_t r = 0; r < ROWS; r++)
+/* y: of so many rows of x. */
+static void rows_check(const struct work *work, const float *y, size_t first, size_t count, const char *settings) {
+    for (size_t r = 0; r < count; r++)
         for (size_t o = 0; o < OUTPUTS; o++) {
+            const float *x = work->x + (first + r) * COLUMNS, *w = work->w + o * COLUMNS;
             double want = 0, magnitude = 0;
             for (size_t c = 0; c < COLUMNS; c++) {
-                want += (double)work->x[r * COLUMNS + c] * (double)work->w[o * COLUMNS + c];
-                magnitude += fabs((double)work->x[r * COLUMNS + c] * (double)work->w[o * COLUMNS + c]);
+                want += (double)x[c] * (double)w[c];
+                magnitude += fabs((double)x[c] * (double)w[c]);
             }
-            check_near(work->y[r * OUTPUTS + o], want, magnitude * 0x1p-10, "%s: row %zu, output %zu",
-                       settings, r, o);
+            check_near(y[r * OUTPUTS + o], want, magnitude * 0x1p-10, "%s: row %zu, output %zu", settings, first + r,
+                       o);
         }
+}
+
+static void work_check(const struct work *work, const char *settings) {
+    rows_check(work, work->y, 0, ROWS, settings);
 }
 
 static void work_init(struct work *work) {
@@ -448,6 +454,130 @@ static void turns_need_waits(void **state) {
     device_destroy(device);
 }
 
+/* ---- graphs ---- */
+
+enum { GRAPH_ROWS = 3, GRAPH_PLACES = 300, GRAPHS = 2 };
+
+/* Products of other rows and other changes of a page table: the second graph is the first one, changed. */
+static enum status graph_run(struct work *work, const struct buffer *table, struct graph **graph, size_t number,
+                             struct error *error) {
+    const struct device_operations *operations = work->device->operations;
+    struct place_delta deltas[GRAPH_PLACES];
+    for (uint32_t i = 0; i < GRAPH_PLACES; i++) deltas[i] = (struct place_delta){i, 5 * i + (uint32_t)number};
+    TRY(operations->graph_begin(work->stream, error));
+    const struct span y[] = {span_of(&work->memory, sizeof work->x), span_of(&work->shared, 0)};
+    for (size_t i = 0; i < 2; i++) /* the second one may start early; what is read afterwards is its own */
+        operations->matmul(
+            work->stream,
+            &(struct matmul_operation){.x = span_of(&work->memory, number * 7 * COLUMNS * sizeof(float)),
+                                       .x_stride = COLUMNS,
+                                       .row_count = GRAPH_ROWS,
+                                       .weight_count = 1,
+                                       .weights = {&work->weight},
+                                       .y = {y[i]},
+                                       .y_stride = {OUTPUTS}});
+    operations->update_places(
+        work->stream,
+        &(struct update_places_operation){.table = span_of(table, 0), .deltas = deltas, .count = GRAPH_PLACES});
+    TRY(operations->graph_end(work->stream, graph, error));
+    operations->graph_launch(work->stream, *graph);
+    return operations->stream_synchronize(work->stream, error);
+}
+
+static void graph_check(const struct work *work, const struct buffer *table, size_t number, const char *setting) {
+    rows_check(work, work->shared.host, 7 * number, GRAPH_ROWS, setting);
+    for (uint32_t i = 0; i < GRAPH_PLACES; i++)
+        assert_int_equal(((const uint32_t *)table->host)[i], 5 * i + (uint32_t)number);
+}
+
+struct graph_outcome {
+    bool is_reached;
+    enum status status; /* the first error */
+    struct device_counts counts;
+};
+
+/* Two graphs with a fault: of either one line, or the right values.  One that lacked memory is then right, the device
+ * that broke is broken.  symbol NULL: any call. */
+static struct graph_outcome graphs_with(const char *symbol, size_t n, int fault) {
+    static struct work work;
+    const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    struct graph_outcome outcome = {.status = STATUS_OK};
+    struct error error = {.status = STATUS_OK};
+    struct buffer table;
+    struct graph *graph = NULL;
+    char setting[80];
+    snprintf(setting, sizeof setting, "seed=%zu,capability=90", n);
+    (void)setenv("FAKE_CUDA", setting, 1);
+    work_init(&work);
+    assert_ok(device_cuda_create(&work.device, &options, &error), error);
+    const struct device_operations *operations = work.device->operations;
+    assert_ok(work_make(&work, &error), error);
+    assert_ok(operations->allocate(work.device, MEMORY_SHARED, GRAPH_PLACES * 4, &table, &error), error);
+    operations->upload(work.stream, span_of(&work.memory, 0), work.x, sizeof work.x);
+    assert_ok(operations->stream_synchronize(work.stream, &error), error);
+    void *library = dlopen(FAKE_LIBRARY, RTLD_NOW);
+    assert_non_null(library);
+    fake_count_from_here_function *count_from_here;
+    fake_call_count_function *counted;
+    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    *(void **)&counted = dlsym(library, "fake_call_count");
+    snprintf(setting, sizeof setting, "fail=%s:%zu:%d", symbol != NULL ? symbol : "any", n, fault);
+    count_from_here(setting);
+    for (size_t i = 0; i < GRAPHS; i++) {
+        enum status status = graph_run(&work, &table, &graph, i, &error);
+        if (status != STATUS_OK && (strstr(error.message, "cuda: ") == NULL || strchr(error.message, '\n') != NULL))
+            fail_msg("%s: \"%s\"", setting, error.message);
+        if (outcome.status == STATUS_OK) outcome.status = status;
+        if (status == STATUS_MEMORY) status = graph_run(&work, &table, &graph, i, &error);
+        if (status == STATUS_OK) graph_check(&work, &table, i, setting);
+        if ((status == STATUS_OK) != (device_state(work.device, NULL) == STATUS_OK))
+            fail_msg("%s: graph %zu: %s, and what the device is in: %s", setting, i, status_name(status),
+                     status_name(device_state(work.device, NULL)));
+    }
+    outcome.is_reached = counted(symbol) >= n;
+    outcome.counts = device_counts(work.device);
+    count_from_here("");
+    operations->graph_destroy(graph);
+    operations->release(work.device, &table);
+    (void)dlclose(library);
+    work_deinit(&work);
+    return outcome;
+}
+
+static void graphs_fail(void **state) {
+    (void)state;
+    static const char changes[] = "cuGraphExecKernelNodeSetParams_v2";
+    static const char *const symbols[] = {"cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphAddDependencies_v2",
+                                          "cuGraphInstantiateWithFlags", "cuGraphLaunch"};
+    static const int faults[] = {2, 719, 999};
+    const struct graph_outcome whole = graphs_with(NULL, 1000, 2);
+    assert_false(whole.is_reached);
+    assert_true(whole.status == STATUS_OK && whole.counts.captures == 1 && whole.counts.changes == 1);
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        const enum status owed = faults[f] == 2 ? STATUS_MEMORY : STATUS_FAILED;
+        for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+            const struct graph_outcome outcome = graphs_with(symbols[i], 1, faults[f]);
+            if (!outcome.is_reached || outcome.status != owed)
+                fail_msg("%s:1:%d: reached: %d; %s", symbols[i], faults[f], outcome.is_reached,
+                         status_name(outcome.status));
+        }
+        for (size_t n = 1; n <= 3; n++) { /* a change that lacks memory is a capture in its place */
+            const struct graph_outcome outcome = graphs_with(changes, n, faults[f]);
+            assert_true(outcome.is_reached);
+            assert_int_equal(outcome.status, faults[f] == 2 ? STATUS_OK : STATUS_FAILED);
+            if (faults[f] == 2) assert_true(outcome.counts.captures == 2 && outcome.counts.changes == 0);
+        }
+        struct graph_outcome outcome = {.is_reached = true};
+        size_t n = 0, told = 0;
+        while (outcome.is_reached) {
+            outcome = graphs_with(NULL, ++n, faults[f]);
+            told += outcome.status != STATUS_OK;
+        }
+        printf("%d: %zu of %zu calls told\n", faults[f], told, n - 1);
+        assert_in_range(told, 8, n);
+    }
+}
+
 static int begin(void **state) {
     (void)state;
     card_start_anew(FAKE_LIBRARY);
@@ -465,6 +595,7 @@ int main(void) {
         cmocka_unit_test_setup(test_card, begin),
         cmocka_unit_test_setup(test_lack, begin),
         cmocka_unit_test_setup(test_lack_of_one_stream, begin),
+        cmocka_unit_test_setup(graphs_fail, begin),
         cmocka_unit_test_setup(turns_end, begin),
         cmocka_unit_test_setup(turns_take_their_time, begin),
         cmocka_unit_test_setup(turns_need_waits, begin),
