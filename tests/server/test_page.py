@@ -905,6 +905,28 @@ class Page(Driven):
         self.assertEqual(len(set(colours.values())), len({BITS.index(c) & 31 for c in colours}))  # bit 5: in RAM as well
         self.assertFalse(self.tab.sees("#map-full"))
 
+    def test_tells_of_a_card(self):
+        """By the fields that the map of a server on a card has (test_device.py), here beside those of this server."""
+        self.read()
+        self.open_map()
+        self.assertFalse(self.tab.sees("#map-card"))
+        self.tab.js("""() => { window.plain = window.fetch; window.onCard = { kv_device_bytes: 3 << 20, kv_unit_bytes: 0 };
+            for (const unit of ['unit', 'unit_chunk'])
+              Object.assign(onCard, { [`kv_${unit}_hits`]: 30, [`kv_${unit}_misses`]: 8, [`kv_${unit}_direct`]: 2 });
+            window.fetch = async (to, what) => { const reply = await plain(to, what);
+              if (!String(to).includes('loam/map')) return reply;
+              return new Response(JSON.stringify({ ...await reply.json(), ...onCard })); };
+            map.soon(); }""")
+        try:
+            self.tab.until(lambda: self.tab.text("#map-card") == "3.1 MB of KV and key index")
+            self.assertTrue(self.tab.sees("#map-card-name"))
+            self.tab.js("() => { onCard.kv_unit_bytes = 1 << 20; map.soon(); }")
+            self.tab.until(lambda: self.tab.text("#map-card") == "3.1 MB of KV and key index, 1.0 MB of slots, "
+                           "which had 75.0% of what was attended to")
+        finally:
+            self.tab.js("() => { window.fetch = plain; map.soon(); }")
+        self.tab.until(lambda: not self.tab.sees("#map-card"))
+
     def test_describes_chunks_by_keyboard(self):
         self.read()
         self.open_map()

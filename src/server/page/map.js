@@ -134,6 +134,14 @@ const map = (() => {
       ", by a sample; worst head " + (100 * receipt.worst_head).toFixed(1) + "%";
   }
 
+  /** On a card: what its memory has of K, V and key index, and how much of what was listed its slots had. */
+  function cardText() {
+    const units = (what) => shown["kv_unit_" + what] + shown["kv_unit_chunk_" + what];
+    const all = units("hits") + units("misses") + units("direct");
+    return size(shown.kv_device_bytes) + " of KV and key index" + (shown.kv_unit_bytes > 0
+      ? `, ${size(shown.kv_unit_bytes)} of slots` + (all > 0 ? `, which had ${percent(units("hits"), all)} of what was attended to` : "") : "");
+  }
+
   function tell() {
     $$("state").textContent = stateText();
     $$("shown").hidden = !shown.columns;
@@ -146,6 +154,9 @@ const map = (() => {
     $$("end").textContent = count(Math.max(shown.tokens, (shown.columns - 1) * shown.column_tokens));
     $$("ram").textContent = `${percent(chunks.ram, chunks.all)}: ${count(chunks.ram)} of ${count(chunks.all)} chunks, ` +
       `${count(chunks.disk_only)} on disk alone`;
+    const onCard = shown.kv_device_bytes !== undefined;
+    $$("card-name").hidden = $$("card").hidden = !onCard;
+    $$("card").textContent = onCard ? cardText() : "";
     const wanted = token.hits + token.misses, all = watched.hits + watched.misses;
     $$("hits").textContent = all === 0 ? "everything is in RAM"
       : `${wanted ? percent(token.hits, wanted) + (reading ? " of this prompt, " : " of this token, ") : ""}${percent(watched.hits, all)} since it was opened`;
