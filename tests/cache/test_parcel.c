@@ -612,6 +612,7 @@ static void child_take(struct rig *rig, uint64_t kill_at) {
     struct error error;
     struct parcel_content content;
     struct store *store;
+    end_at_failure();
     fault_plan_init(&plan, FAULT_KILL, kill_at, false, 0);
     faulty_vfs_use(&plan);
     const struct store_options options = faulty_options(&rig->scratch, &plan, kill_at);

@@ -33,6 +33,7 @@ static struct sample new_sample(const struct sample *before, size_t number) {
 static void child_save(const struct scratch *scratch, const struct sample *before, int report,
                        uint64_t kill_at, uint64_t kill_after_ns) {
     struct fault_plan plan;
+    end_at_failure();
     if (kill_after_ns != NEVER) fault_kill_after(kill_after_ns);
     fault_plan_init(&plan, kill_at == NEVER ? FAULT_NONE : FAULT_KILL, kill_at, false, 0);
     faulty_vfs_use(&plan);
@@ -235,6 +236,7 @@ static void child_read(const struct scratch *scratch, const struct sample *sampl
     struct error error;
     const struct store_options options = {.directory = scratch->path};
     uint64_t reused, last = 0, rounds = 0;
+    end_at_failure();
     if (store_open(&store, &options, &error) != STATUS_OK) _exit(2);
     struct document *document;
     if (document_open(&document, store, id, &sample->model, &sample->layout, DOCUMENT_APPEND, 5000, &error) !=
@@ -313,6 +315,7 @@ static void child_hold(const struct scratch *scratch, const struct sample *sampl
     const struct store_options options = {.directory = scratch->path, .backend = IO_BACKEND_THREADS};
     struct document *document;
     const struct document_description description = {&sample->model, &sample->layout, "new", 5000};
+    end_at_failure();
     if (store_open(&store, &options, &error) != STATUS_OK) _exit(2);
     if (document_create(&document, store, &description, &error) != STATUS_OK) _exit(3);
     if (sample_write(sample, document, 0, 100, NULL, &error) != STATUS_OK) _exit(4);

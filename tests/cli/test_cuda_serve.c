@@ -271,6 +271,7 @@ _Noreturn static void serve_apart(void) {
     snprintf(settings, sizeof settings, "seed=%llu,capability=90,%s", (unsigned long long)living->seed,
              living->moment == START ? living->fault : "");
     (void)alarm(END_SECONDS);
+    end_at_failure();
     (void)setenv("FAKE_CUDA", settings, 1);
     if (file < 0 || dup2(file, STDERR_FILENO) < 0) _exit(2);
     stop_clock(); /* what a pass takes depends on the rates of late, and the calls to come on what passes took */

@@ -151,6 +151,7 @@ static bool faults(enum touch touch) {
     assert_true(child >= 0);
     if (child == 0) {
         struct rig rig;
+        end_at_failure();
         (void)signal(SIGSEGV, SIG_DFL);
         rig_open(&rig, 1);
         put(&rig, 0, 1, 1);

@@ -35,6 +35,7 @@ enum status __wrap_documents_measure(struct documents *documents, uint64_t token
 static void child_answers(struct document_rig *rig, int report, uint64_t kill_at, uint64_t kill_after_ns) {
     static struct rig_answer answer;
     struct fault_plan plan;
+    end_at_failure();
     if (kill_after_ns != NEVER) fault_kill_after(kill_after_ns);
     fault_plan_init(&plan, kill_at == NEVER ? FAULT_NONE : FAULT_KILL, kill_at, false, 0);
     faulty_vfs_use(&plan);

@@ -200,7 +200,7 @@ DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uin
 }
 
 /* Biases, and what a lane's row is added to, are asked for before the first of it is stored: one by one each would wait
- * for memory.  Beyond the end the last output is read. */
+ * for memory.  Beyond the end the last bias is read, and nothing to add to: another lane stores there. */
 template <bool EXPERTS>
 DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place, uint32_t row_first,
                        uint32_t output_first, const float d[4][4][4]) {
@@ -217,7 +217,7 @@ DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_
         for (uint32_t j = 0; j < 8; j++) { /* -0: added it leaves every value as it is */
             const uint32_t output = smaller(output_of(j), last);
             bias[j] = place.part.bias != 0 ? at<float>(place.part.bias)[place.weight_first + output] : -0.0f;
-            before[j] = args.accumulate ? y[output] : -0.0f;
+            before[j] = args.accumulate && output_of(j) <= last ? y[output] : -0.0f;
         }
         UNROLL
         for (uint32_t j = 0; j < 8; j++) {

@@ -36,6 +36,7 @@ BUGS = [  # file, name, text, what it becomes; without that its first statement 
     (WGMMA, "EXPERTS_BIAS", "[place.weight_first + output", "[place.weight_first * !planted(EXPERTS_BIAS) + output"),
     (WGMMA, "EXPERTS_PICK", "from.pick * stride", "(planted(EXPERTS_PICK) ? from.input : from.pick) * stride"),
     (WGMMA, "RACE_BEHIND", "there : own;", "there : planted(RACE_BEHIND) ? place.row_end - 1 : own;"),
+    (MATMUL, "RACE_LAST", "output_of(j) <= last ?", "(output_of(j) <= last || planted(RACE_LAST)) ?"),
     (WGMMA, "DENSE_UNPUBLISHED", "mbarriers_publish();"),
     (WGMMA, "DENSE_UNMET", "block_barrier();\n    if (warp_index() >="),
     (WGMMA, "DENSE_OVERWRITE", "mbarrier_wait(stage.empty(), stage.turn ^ 1); /* in"),

@@ -3,7 +3,6 @@
 
 #include "seed.h"
 
-#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,7 +24,7 @@ enum { SEEDS = 20 };
 enum { ORDERS = 64 };
 extern uint32_t planted_bug;
 
-/* What it returns, and what it says, of a child of this process. */
+/* What it returns, or -1 if it fails or a signal ends it, and what it says, of a child of this process. */
 static inline int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64_t seed, char *text,
                             size_t text_bytes) {
     int ends[2], result;
@@ -35,9 +34,7 @@ static inline int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64
     assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 2);
-        const int fatal[] = {SIGSEGV, SIGFPE, SIGBUS, SIGILL, SIGABRT};
-        for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
-            (void)signal(fatal[i], SIG_DFL); /* cmocka would go on with the next test */
+        end_at_failure();
         _exit(work(bug, seed));
     }
     close(ends[1]);

@@ -18,6 +18,7 @@ KERNEL(planted_experts, cuda_matmul_experts_args, MATMUL_WGMMA_THREADS, 1) {
 KERNEL(planted_dense, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) {
     matmul_wgmma_run<plain_f16, MATMUL_ROWS>(args, ARGUMENTS_OF(planted_dense));
 }
+KERNEL(planted_matmul, cuda_matmul_args, 256, 1) { matmul_run<plain_f16>(args); }
 KERNEL(planted_decode, cuda_attention_args, 128, 1) {
     attention_run<16, 1, CACHE_F16, false>(args, 0, 0, 0, 0);
 }

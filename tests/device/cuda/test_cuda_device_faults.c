@@ -330,6 +330,7 @@ static void test_stuck(void **state) {
         assert_true(child >= 0);
         if (child == 0) {
             struct error error;
+            end_at_failure();
             (void)alarm(END_SECONDS);
             const enum status status = ways[i](&error);
             const bool is_told = status == STATUS_FAILED && strstr(error.message, "no progress for") != NULL;

@@ -3,6 +3,8 @@
  * test_choice.c, test_fetch.c, test_cuda_device.c. */
 #include "planted_runs.h"
 
+#include <signal.h>
+
 #include "base/random.h"
 #include "device/cuda/kernels_look.h"
 #include "tensor/half.h"
@@ -654,6 +656,25 @@ static void bugs_of_states_are_seen(void **state) {
     bugs_are_seen(states_init, STATE_BEGIN, STATE_END, 19);
 }
 
+/* ---- children */
+
+static int fails(int how, uint64_t seed) {
+    (void)seed;
+    if (how == 0) fail();
+    if (how > 0) (void)raise(how);
+    return -how;
+}
+
+/* What ends a child never has it go on with the tests that follow, whose result would then be its own. */
+static void child_ends_where_it_fails(void **state) {
+    (void)state;
+    static const int ways[] = {0, SIGFPE, SIGSEGV, SIGBUS, SIGILL, SIGABRT};
+    char text[4096];
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        assert_int_equal(run_apart(fails, ways[i], 0, text, sizeof text), -1);
+    assert_int_equal(run_apart(fails, -7, 0, text, sizeof text), 7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bugs_of_products_are_seen), cmocka_unit_test(bugs_of_norms_are_seen),
@@ -661,6 +682,7 @@ int main(void) {
         cmocka_unit_test(bugs_of_fetches_are_seen),  cmocka_unit_test(bugs_of_chunk_fetches_are_seen),
         cmocka_unit_test(bugs_of_fills_are_seen),    cmocka_unit_test(bugs_of_fills_in_4_bits_are_seen),
         cmocka_unit_test(bugs_of_states_are_seen),
+        cmocka_unit_test(child_ends_where_it_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

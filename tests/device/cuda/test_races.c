@@ -55,6 +55,28 @@ static void experts_run(enum planted_text_bug bug, uint64_t seed) {
     executor_launch(executor_find("planted_experts"), grid, block, matmul_wgmma_experts_shared(), &args, seed);
 }
 
+/* Products by mma.sync, added to an output that is the first of a tile's second warp: the others there have none. */
+enum { MMA_COLUMNS = 64, MMA_OUTPUTS = 33 };
+static struct {
+    _Alignas(16) uint16_t x[MATMUL_ROWS * MMA_COLUMNS], w[MMA_OUTPUTS * MMA_COLUMNS];
+    float scales[MATMUL_ROWS], y[MATMUL_ROWS * MMA_OUTPUTS];
+} mma;
+
+static void mma_run(enum planted_text_bug bug, uint64_t seed) {
+    const struct cuda_matmul_args args = {.part = {{.weight = {.codes = (uintptr_t)mma.w},
+                                                    .y = (uintptr_t)mma.y,
+                                                    .rows = MMA_OUTPUTS,
+                                                    .y_stride = MMA_OUTPUTS}},
+                                          .x = (uintptr_t)mma.x,
+                                          .scales = (uintptr_t)mma.scales,
+                                          .columns = MMA_COLUMNS,
+                                          .row_count = MATMUL_ROWS,
+                                          .accumulate = true};
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {256, 1, 1};
+    planted_bug = (uint32_t)bug;
+    executor_launch(executor_find("planted_matmul"), grid, block, MATMUL_SHARED, &args, seed);
+}
+
 static void product_run(enum planted_bug bug, uint64_t seed) {
     struct planted_args args = {
         (uintptr_t)a, (uintptr_t)b, (uintptr_t)d, (uintptr_t)sums, (uintptr_t)&input, bug, 0};
@@ -65,22 +87,23 @@ static void product_run(enum planted_bug bug, uint64_t seed) {
 /* One kernel with a bug. */
 static const struct {
     enum planted_bug bug;
-    /* Two warpgroups store the same outputs; lanes behind the last row read what it is added to. */
-    enum planted_text_bug experts_bug;
+    /* Two warpgroups store the same outputs; lanes behind the last row, and of no output, read what is added to. */
+    enum planted_text_bug text_bug;
     const char *file;
 } cases[] = {{PLANTED_BARRIER, TEXT_RIGHT, "planted.cu:"},
              {PLANTED_REUSE, TEXT_RIGHT, "planted.cu:"},
              {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"},
-             {PLANTED_NONE, RACE_BEHIND, "matmul_wgmma.h:"}};
+             {PLANTED_NONE, RACE_BEHIND, "matmul_wgmma.h:"},
+             {PLANTED_NONE, RACE_LAST, "matmul.h:"}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 /* Of CASES: all kernels as they are.  The sanitizer's code is that of an exit. */
 static int run(int which, uint64_t seed) {
     const enum planted_bug bug = which < CASES ? cases[which].bug : PLANTED_NONE;
-    const enum planted_text_bug experts_bug = which < CASES ? cases[which].experts_bug : TEXT_RIGHT;
-    if (experts_bug == TEXT_RIGHT) product_run(bug, seed);
-    if (bug == PLANTED_NONE) experts_run(experts_bug, seed);
-    if (bug == PLANTED_NONE && experts_bug == TEXT_RIGHT) tiles_run();
+    const enum planted_text_bug text_bug = which < CASES ? cases[which].text_bug : TEXT_RIGHT;
+    if (text_bug == TEXT_RIGHT) product_run(bug, seed);
+    if (bug == PLANTED_NONE) experts_run(text_bug, seed), mma_run(text_bug, seed);
+    if (bug == PLANTED_NONE && text_bug == TEXT_RIGHT) tiles_run();
     exit(0);
 }
 

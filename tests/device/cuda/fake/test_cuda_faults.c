@@ -205,6 +205,7 @@ static void test_stuck(void **state) {
         if (child == 0) {
             struct program_result result;
             struct error error;
+            end_at_failure();
             (void)alarm(END_SECONDS);
             const enum status status = run(programs[p], "stuck=3", BUG_NONE, &result, &error);
             _exit(status == STATUS_FAILED && result.was_stuck &&

@@ -68,6 +68,7 @@ static bool is_right(enum bug bug, uint64_t seed) {
         const int nowhere = open("/dev/null", O_WRONLY);
         (void)dup2(nowhere, STDERR_FILENO);
         (void)alarm(END_SECONDS);
+        end_at_failure();
         (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's takes its time */
         const bool is_step = bug >= BUG_FLAG_RAISED_EARLY;
         const enum status status = (is_step ? program_step : program_pipeline)(&options, &result, &error);
