@@ -338,6 +338,14 @@ static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint
     return lanes_before * count + run_first * heads + head * run + column - run_first;
 }
 
+bool kv_key_index_run_is_whole(const struct kv_sequence *sequence, uint64_t chunk) {
+    const uint64_t *columns = sequence->columns + chunk;
+    if (chunk + KEY_INDEX_RUN > sequence->column_count || columns[0] % KEY_INDEX_RUN != 0) return false;
+    for (size_t i = 1; i < KEY_INDEX_RUN; i++)
+        if (columns[i] != columns[0] + i) return false;
+    return true; /* which all are in one run of columns */
+}
+
 /* Enters the places of the blocks beside column number `index` of the sequence. */
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;

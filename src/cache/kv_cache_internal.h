@@ -140,6 +140,8 @@ static inline struct span kv_key_index_block(const struct kv_sequence *sequence,
     const uint32_t place = page_table_place(&sequence->key_index, kv_key_index_lane(sequence, layer) + head, chunk);
     return kv_pools_chunk(&sequence->cache->pools[0], place); /* of the key index, which all groups have */
 }
+/* The blocks of the 16 chunks from that one on lie as in a document, [KV head][16] of each layer. */
+bool kv_key_index_run_is_whole(const struct kv_sequence *sequence, uint64_t chunk);
 
 /* Of a group's chunks. */
 void kv_group_layout(const struct kv_cache_config *config, size_t group, struct kv_layout *layout);

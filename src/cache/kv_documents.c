@@ -201,9 +201,9 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
-/* The key index on its way from a document, in parts: one head's blocks of a run.  To RAM all are read together, in the
- * order in which they lie there, [run][layer][KV head]; to the device's own memory those of a head and of some runs,
- * which then go up by one copy. */
+/* The key index on its way from a document, in parts.  To RAM all are read together, in the order in which they lie in
+ * the document, [run][layer], of all KV heads; to the device's own memory those of a head and of some runs, each one of
+ * a run, which then go up by one copy. */
 struct index_parts {
     struct kv_sequence *sequence;
     struct document *document;
@@ -220,15 +220,19 @@ static uint64_t part_end(uint64_t chunk, uint64_t end) {
     return min_size((chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN, end);
 }
 
+static size_t part_layers(const struct kv_cache_config *config) {
+    return config->layer_count - config->key_index_layer_first;
+}
+
 /* Which the host reads to where it lies. */
-static struct tier_blocks part_in_ram(const struct index_parts *parts, size_t number) {
+static enum status read_to_ram(const struct index_parts *parts, size_t number, struct error *why) {
     const struct kv_cache_config *config = &parts->sequence->cache->config;
-    const size_t lane_first = kv_lane(config, config->key_index_layer_first, 0),
-                 lanes = kv_lane_count(config) - lane_first;
-    const struct kv_lane_place place = kv_lane_place(config, lane_first + number % lanes);
-    const uint64_t run = (parts->chunk_first / KEY_INDEX_RUN + number / lanes) * KEY_INDEX_RUN,
+    const size_t layer = config->key_index_layer_first + number % part_layers(config);
+    const uint64_t run = (parts->chunk_first / KEY_INDEX_RUN + number / part_layers(config)) * KEY_INDEX_RUN,
                    first = run > parts->chunk_first ? run : parts->chunk_first;
-    return (struct tier_blocks){place.layer, place.kv_head, first, part_end(first, parts->chunk_count) - first, NULL};
+    if (kv_heads(config, layer) == 0 || kv_slides(config, layer)) return STATUS_OK;
+    return tier_load_run(parts->sequence, parts->document, layer, first,
+                         (size_t)(part_end(first, parts->chunk_count) - first), why);
 }
 
 /* Which the device gets. */
@@ -241,12 +245,14 @@ static struct tier_blocks part_to_upload(const struct index_parts *parts, size_t
     return (struct tier_blocks){all->layer, all->head, first, end - first, memory};
 }
 
+static enum status read_to_area(const struct index_parts *parts, size_t number, struct error *why) {
+    const struct tier_blocks blocks = part_to_upload(parts, number);
+    return tier_load_blocks(parts->sequence, parts->document, &blocks, why);
+}
+
 static void read_part(struct index_parts *parts, size_t number) {
-    const bool is_uploaded = parts->blocks.memory != NULL;
-    const struct tier_blocks blocks = (is_uploaded ? part_to_upload : part_in_ram)(parts, number);
     struct error why;
-    if (kv_slides(&parts->sequence->cache->config, blocks.layer)) return;
-    if (tier_load_blocks(parts->sequence, parts->document, &blocks, &why) == STATUS_OK) return;
+    if ((parts->blocks.memory != NULL ? read_to_area : read_to_ram)(parts, number, &why) == STATUS_OK) return;
     pthread_mutex_lock(&parts->lock);
     if (!parts->has_failed || number < parts->failed) {
         parts->failed = number;
@@ -269,8 +275,7 @@ static size_t run_count(uint64_t chunk_first, uint64_t chunk_end) {
 static void read_in_ram(struct index_parts *parts) {
     const struct kv_cache *cache = parts->sequence->cache;
     const struct kv_cache_config *config = &cache->config;
-    parts->count = run_count(parts->chunk_first, parts->chunk_count) *
-                   (kv_lane_count(config) - kv_lane(config, config->key_index_layer_first, 0));
+    parts->count = run_count(parts->chunk_first, parts->chunk_count) * part_layers(config);
     pool_run(device_pool(cache->device), read_parts, parts);
 }
 

@@ -77,11 +77,28 @@ enum status tier_load_blocks(const struct kv_sequence *sequence, struct document
                              const struct tier_blocks *blocks, struct error *why) {
     for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
         joined = blocks->memory != NULL ? blocks->chunk_count : joined_blocks(sequence, blocks, i);
-        const struct key_index_read read = {blocks->layer, blocks->head, blocks->chunk_first + i, joined,
+        const struct key_index_read read = {blocks->layer,
+                                            blocks->head,
+                                            1,
+                                            blocks->chunk_first + i,
+                                            joined,
                                             blocks->memory != NULL ? blocks->memory
                                                                    : span_host(block_of(sequence, blocks, i))};
         TRY(document_read_key_index(document, &read, why));
     }
+    return STATUS_OK;
+}
+
+enum status tier_load_run(const struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t chunk,
+                          size_t count, struct error *why) {
+    const size_t heads = kv_heads(&sequence->cache->config, layer);
+    if (count == KEY_INDEX_RUN && kv_key_index_run_is_whole(sequence, chunk)) {
+        const struct key_index_read read = {layer, 0,     heads,
+                                            chunk, count, span_host(block_at(sequence, layer, 0, chunk))};
+        return document_read_key_index(document, &read, why);
+    }
+    for (size_t head = 0; head < heads; head++)
+        TRY(tier_load_blocks(sequence, document, &(struct tier_blocks){layer, head, chunk, count, NULL}, why));
     return STATUS_OK;
 }
 
@@ -95,11 +112,8 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
     for (uint64_t chunk = first; chunk < end;) {
         const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
-        for (size_t head = 0; head < heads; head++) {
-            const struct tier_blocks blocks = {layer, head, chunk, count, NULL};
-            if (tier_load_blocks(sequence, document, &blocks, &why) != STATUS_OK)
-                return document_key_index_failed(document, &why, error);
-        }
+        if (tier_load_run(sequence, document, layer, chunk, count, &why) != STATUS_OK)
+            return document_key_index_failed(document, &why, error);
         tier->statistics.key_index_read_bytes += heads * count * sequence->cache->config.key_index_bytes;
         chunk += count;
     }
@@ -190,7 +204,7 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
     ASSERT(document != NULL);
     if (!document_key_index_written(document, layer, chunk, 1)) TRY(document_flush(document, error));
     for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++) {
-        const struct key_index_read read = {layer, head, chunk, 1, open_block(sequence, layer, head)};
+        const struct key_index_read read = {layer, head, 1, chunk, 1, open_block(sequence, layer, head)};
         if (document_read_key_index(document, &read, &why) != STATUS_OK)
             return document_key_index_failed(document, &why, error);
     }

@@ -321,6 +321,10 @@ void tier_upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *
  * they lie in the key index, which is in RAM. */
 enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
                              const struct tier_blocks *blocks, struct error *why) STATUS_CHECKED;
+/* Of a run, of all heads of a layer, to where they lie in the key index, which is in RAM: by one read where they lie
+ * there as in the document. */
+enum status tier_load_run(const struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t chunk,
+                          size_t count, struct error *why) STATUS_CHECKED;
 
 /* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
  * key_index_on_disk. */

@@ -786,7 +786,7 @@ static void check_read_by_all(struct device *device, struct random *random, bool
                                  word_of(model.rows[chunk * KV_CHUNK_TOKENS], layer, head));
     kv_sequence_destroy(model.sequence);
 
-    /* [16 chunks][layer][KV head][chunk]; the first and the third part, which are read together, or later ones. */
+    /* [16 chunks][layer][KV head][chunk]; the first two parts, which are read together, or later ones. */
     const uint64_t chunk = together ? 4 : 20, layer = 1, head = together ? 0 : 1,
                    first = ((chunk / 16 * LAYERS + layer) * HEADS + head) * 16 + 4,
                    later = ((together ? 0 : 2) * LAYERS + 2) * HEADS * 16;

@@ -571,15 +571,17 @@ static enum status key_index_check(const struct document *document, size_t layer
 
 enum status document_read_key_index(struct document *document, const struct key_index_read *read, struct error *why) {
     const size_t entry = document->geometry.key_index_bytes;
+    const size_t blocks = read->kv_head_count * read->count;
     ASSERT(entry > 0 && read->chunk % SEGMENT_CHUNKS + read->count <= SEGMENT_CHUNKS);
-    ASSERT(read->kv_head < geometry_key_index_heads(&document->geometry, read->layer) &&
+    ASSERT(read->kv_head_count == 1 || read->count == SEGMENT_CHUNKS);
+    ASSERT(read->kv_head + read->kv_head_count <= geometry_key_index_heads(&document->geometry, read->layer) &&
            document_key_index_written(document, read->layer, read->chunk, read->count));
     const uint64_t offset = key_index_offset(&document->geometry, read->layer, read->kv_head, read->chunk);
-    const enum status status = io_file_read(&document->key_index, offset, read->memory, read->count * entry, why);
+    const enum status status = io_file_read(&document->key_index, offset, read->memory, blocks * entry, why);
     if (status != STATUS_OK && why->os_error == 0) return why->status = STATUS_DOCUMENT; /* the file ends before */
     TRY(status);
-    for (size_t i = 0; i < read->count; i++)
-        TRY(key_index_check(document, read->layer, read->kv_head, read->chunk + i,
+    for (size_t i = 0; i < blocks; i++)
+        TRY(key_index_check(document, read->layer, read->kv_head + i / read->count, read->chunk + i % read->count,
                             (const uint8_t *)read->memory + i * entry, why));
     return STATUS_OK;
 }
@@ -594,7 +596,7 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     const size_t run = SEGMENT_CHUNKS * document->geometry.key_index_bytes;
     struct error why;
     for (size_t head = 0; head < geometry_key_index_heads(&document->geometry, layer); head++) {
-        const struct key_index_read read = {layer, head, chunk_first, chunk_count, (uint8_t *)memory + head * run};
+        const struct key_index_read read = {layer, head, 1, chunk_first, chunk_count, (uint8_t *)memory + head * run};
         if (document_read_key_index(document, &read, &why) != STATUS_OK)
             return document_key_index_failed(document, &why, error);
     }

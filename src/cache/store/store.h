@@ -394,12 +394,12 @@ enum status document_read_state(struct document *document, uint64_t position, vo
                                 void *context, struct error *error) STATUS_CHECKED;
 
 /* Blocks of the key index of chunks [chunk, chunk + count), none of them behind a multiple of 16 that the first is
- * before: neighbours in the file. */
+ * before: neighbours in the file.  So are those of several KV heads where count is 16. */
 struct key_index_read {
-    size_t layer, kv_head;
+    size_t layer, kv_head, kv_head_count;
     uint64_t chunk;
     size_t count;
-    void *memory; /* [count][key_index_bytes] */
+    void *memory; /* [kv_head_count][count][key_index_bytes] */
 };
 
 /* Reads and verifies them, through the page cache, and waits; document_open has asked for the whole file already.  Of a
