@@ -840,6 +840,49 @@ static void check_key_index(struct setting *setting, struct model_sequence *mode
     free(words);
 }
 
+/* A sequence of so many chunks, of which nothing is stored. */
+static struct kv_sequence *reserve_chunks(struct setting *setting, uint64_t chunks) {
+    struct kv_sequence *sequence;
+    struct error error;
+    assert_ok(kv_sequence_create(&sequence, setting->cache, context_of(setting), &error), error);
+    assert_ok(kv_sequence_reserve(sequence, chunks * KV_CHUNK_TOKENS, &error), error);
+    return sequence;
+}
+
+/* Columns that do not begin at a run of them, and others that begin there and end in another one: what a document has
+ * together does not lie together there. */
+static void a_key_index_comes_to_scattered_columns(void **state) {
+    (void)state;
+    static struct model_sequence model;
+    struct random random;
+    struct scratch scratch;
+    struct error error;
+    struct device *device = make_device(READERS);
+    random_init(&random, test_seed(20261202));
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct setting setting = {.device = device, .random = &random, .is_long = true};
+    setting_open(&setting, scratch.path, 0, KEY_INDEX);
+    save_one(&setting, &model);
+    setting_close(&setting);
+    for (int form = 0; form < 2; form++) {
+        setting_open(&setting, scratch.path, 0, KEY_INDEX);
+        struct kv_sequence *first = reserve_chunks(&setting, form == 0 ? 5 : 16);
+        if (form == 1) {
+            struct kv_sequence *second = reserve_chunks(&setting, 8);
+            kv_sequence_destroy(first); /* columns that were given back last are taken first */
+            kv_sequence_destroy(second);
+        }
+        assert_ok(open_first(&setting, &model, &error), error);
+        check_key_index(&setting, &model, stream);
+        kv_sequence_destroy(model.sequence);
+        if (form == 0) kv_sequence_destroy(first);
+        setting_close(&setting);
+    }
+    scratch_destroy(&scratch);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 /* To memory that the device alone has, which copies late: no area is read to again before it went up. */
 static void a_key_index_goes_up_area_by_area(void **state) {
     (void)state;
@@ -934,6 +977,7 @@ int main(void) {
         cmocka_unit_test(residents_never_go),
         cmocka_unit_test(an_eighth_is_enough),
         cmocka_unit_test(a_key_index_is_read_by_all_threads),
+        cmocka_unit_test(a_key_index_comes_to_scattered_columns),
         cmocka_unit_test(a_key_index_goes_up_area_by_area),
         cmocka_unit_test(an_emptied_sequence_is_another_one),
     };
