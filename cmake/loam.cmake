@@ -122,8 +122,8 @@ function(loam_test_shared out source)
   target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
 endfunction()
 
-# loam_test(NAME [SEEDED] [CROSSING] [REAL_MODEL] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...]
-#           [COST seconds])
+# loam_test(NAME [SEEDED] [CROSSING] [REAL_MODEL] [LATE_IO] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds]
+#           [LABELS l...] [COST seconds])
 # SOURCES that are not named test_* or emulated_* are compiled once for all tests, without this one's DEFINES.
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
@@ -131,10 +131,14 @@ endfunction()
 # CROSSING: it has all of them, since it is about what threads do at the same time.  Those have the label `threads`, as
 # others that are worth `./do tsan`; loam_threads_tests builds what has it.
 # REAL_MODEL: it looks for the model of `./do model` (tests/real_model.h) and passes without it as well.
+# LATE_IO: what its I/O queues read and write ends in an order that is drawn (tests/platform/late_io.c), not as io_uring does.
 # COST: of the longest, so that they begin first and none of them runs alone at the end.
 function(loam_test name)
-  cmake_parse_arguments(ARG "SEEDED;CROSSING;REAL_MODEL" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  cmake_parse_arguments(ARG "SEEDED;CROSSING;REAL_MODEL;LATE_IO" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   set(shared ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
+  if(ARG_LATE_IO)
+    list(APPEND shared ${CMAKE_SOURCE_DIR}/tests/platform/late_io.c)
+  endif()
   list(FILTER ARG_SOURCES INCLUDE REGEX "(^|/)(test|emulated)_[^/]*$")
   list(REMOVE_ITEM shared ${ARG_SOURCES})
   add_executable(test_${name} ${ARG_SOURCES})
@@ -142,6 +146,9 @@ function(loam_test name)
     loam_test_shared(objects ${source})
     target_link_libraries(test_${name} PRIVATE ${objects})
   endforeach()
+  if(ARG_LATE_IO)
+    target_link_options(test_${name} PRIVATE -Wl,--wrap=io_uring_engine_create,--wrap=documents_measure)
+  endif()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>" LOAM_LAB_BINARY="$<TARGET_FILE:loam-lab>")

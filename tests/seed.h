@@ -27,11 +27,14 @@ static inline uint64_t test_number(const char *name, uint64_t otherwise) {
     return number;
 }
 
+/* Without a word, for what a test only lies on. */
+static inline uint64_t test_seed_unsaid(uint64_t fixed) { return test_number("LOAM_TEST_SEED", fixed); }
+
 /* Printed once, at once: what follows may end the process. */
 static inline uint64_t test_seed(uint64_t fixed) {
     static bool is_said;
     const bool given = getenv("LOAM_TEST_SEED") != NULL;
-    const uint64_t seed = test_number("LOAM_TEST_SEED", fixed);
+    const uint64_t seed = test_seed_unsaid(fixed);
     if (is_said) return seed;
     is_said = true;
     printf("seed %llu%s\n", (unsigned long long)seed, given ? " (LOAM_TEST_SEED)" : "");
