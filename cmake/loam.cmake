@@ -30,6 +30,13 @@ if(LOAM_FUZZ)
 endif()
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack,--as-needed)
 
+# What tests are compiled with in place of -O2, in half of its time: the libraries that they call compute, they check.
+# CMAKE_BUILD_TYPE's option stands in front of it.  Sanitizers see what gcc's optimiser makes of a test, too.
+set(LOAM_TESTS_OPTIMISED)
+if(CMAKE_BUILD_TYPE MATCHES "Rel" AND NOT LOAM_SANITIZE)
+  set(LOAM_TESTS_OPTIMISED -Og)
+endif()
+
 # Instruction set by file name: foo_avx2.c is compiled for AVX2 and only run
 # where the processor has it (platform/cpu.h).
 set(LOAM_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
@@ -118,7 +125,7 @@ function(loam_test_shared out source)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>" LOAM_LAB_BINARY="$<TARGET_FILE:loam-lab>")
-  target_compile_options(${target} PRIVATE ${LOAM_WARNINGS})
+  target_compile_options(${target} PRIVATE ${LOAM_WARNINGS} ${LOAM_TESTS_OPTIMISED})
   target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
 endfunction()
 
@@ -153,7 +160,8 @@ function(loam_test name)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>" LOAM_LAB_BINARY="$<TARGET_FILE:loam-lab>")
   # As for kernels: with var-tracking gcc takes minutes for those that are emulated.
-  target_compile_options(test_${name} PRIVATE ${LOAM_WARNINGS} $<$<C_COMPILER_ID:GNU>:-fno-var-tracking>)
+  target_compile_options(test_${name} PRIVATE ${LOAM_WARNINGS} ${LOAM_TESTS_OPTIMISED}
+    $<$<C_COMPILER_ID:GNU>:-fno-var-tracking>)
   loam_isa_flags(${ARG_SOURCES})
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(test_${name} PRIVATE loam_${dep})
@@ -240,7 +248,7 @@ function(loam_fuzzer name)
   endif()
   target_include_directories(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(fuzz_${name} PRIVATE _GNU_SOURCE)
-  target_compile_options(fuzz_${name} PRIVATE ${LOAM_WARNINGS} -Wno-missing-prototypes)
+  target_compile_options(fuzz_${name} PRIVATE ${LOAM_WARNINGS} ${LOAM_TESTS_OPTIMISED} -Wno-missing-prototypes)
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(fuzz_${name} PRIVATE loam_${dep})
   endforeach()

@@ -99,9 +99,10 @@ static struct tokenizer *build_bpe(const char *pre) {
         }
         for (int doubling = 0; doubling < 4; doubling++) {
             add_merge(v, run, run);
-            char twice[256];
-            snprintf(twice, sizeof twice, "%s%s", run, run);
-            strcpy(run, twice);
+            size_t length = strlen(run);
+            assert_true(2 * length < sizeof run);
+            memmove(run + length, run, length);
+            run[2 * length] = 0;
         }
     }
     struct tokenizer *t = build(v, TOKENIZER_BPE, pre);

@@ -444,7 +444,7 @@ static void check_shared_keys(const char *prompt) {
 }
 
 static void check_shared_chain(const struct ruler_sample *sample) {
-    char line[60], value[20];
+    char line[120], value[20];
     assert_int_equal(count_of(sample->prompt, "\nVAR "), 5);
     assert_non_null(between(sample->prompt, "hold the value ", " in the text", value, sizeof value));
     const char *place = sample->prompt;
