@@ -50,7 +50,7 @@ def model_keys(family):
     if family == "opt":
         floats = {"attention.layer_norm_epsilon": 1e-5}
     dense = family in ("llama", "qwen2", "qwen3", "opt", "smollm3", "seed_oss", "mistral3", "lfm2", "qwen35", "gemma2",
-                       "gemma3", "gemma4", "olmo2", "exaone4")
+                       "gemma3", "gemma4", "olmo2", "exaone4", "phi3", "glm4", "granite")
     if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
     if family in ("qwen2moe", "qwen3next"):
@@ -78,7 +78,11 @@ def model_keys(family):
                        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
                        "rope.dimension_count": 8})
         floats["expert_weights_scale"] = 1.5
-    if family == "minimax-m2":
+    if family == "granite":
+        floats.update({"embedding_scale": 6, "residual_scale": 0.25, "logit_scale": 4, "attention.scale": 0.125})
+    if family == "phi3":
+        floats["rope.scaling.attn_factor"] = 1.2
+    if family in ("minimax-m2", "glm4"):
         counts["rope.dimension_count"] = 8
     if family == "gpt-oss":
         counts["attention.sliding_window"] = 20
@@ -121,7 +125,8 @@ def gguf_seeds():
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("llama", "qwen2", "qwen3", "opt", "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3", "seed_oss",
-                   "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
+                   "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2",
+                   "phi3", "glm4", "granite"):
         yield "model_" + family, gguf(model_keys(family), [])
     experts = [key("gemma4." + name, U32, n) for name, n in
                (("expert_count", 8), ("expert_used_count", 3), ("expert_feed_forward_length", 16))]

@@ -34,6 +34,9 @@ static const struct family families[] = {
                  .router = ROUTER_SOFTMAX_OF_CHOSEN,
                  .has_biases = true,
                  .activation = ACTIVATION_SWIGLU_CLAMPED}},
+    {"phi3", FAMILY_PHI3, ROPE_SPLIT, RMS_EPSILON, .has_fused_gates = true},
+    {"glm4", FAMILY_GLM4, ROPE_ADJACENT, RMS_EPSILON, .has_fused_gates = true, .norms = {.place = NORMS_AROUND}},
+    {"granite", FAMILY_GRANITE, ROPE_ADJACENT, RMS_EPSILON, .scales = {.are_given = true}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .norms = {.before_ffn = "post_attention_norm.weight"}},
@@ -125,7 +128,7 @@ static enum status read_family(struct reader *reader) {
             reader->family = &families[i];
             return STATUS_OK;
         }
-    char known[256];
+    char known[320];
     return error_set(reader->error, STATUS_MODEL, "%s: general.architecture: found '%.*s', known are %s",
                      reader->gguf->path, (int)min_size(name.length, 64), name.text, family_names(known, sizeof known));
 }
@@ -197,8 +200,7 @@ static enum status refuse_unsupported(struct reader *reader) {
         const char *suffix;
         float neutral;
     } floats[] = {
-        {"attention.clamp_kqv", 0}, {"attention.max_alibi_bias", 0}, {"logit_scale", 0},
-        {"residual_scale", 0},      {"embedding_scale", 0},          {"rope.scaling.yarn_attn_factor", 1},
+        {"attention.clamp_kqv", 0}, {"attention.max_alibi_bias", 0}, {"rope.scaling.yarn_attn_factor", 1},
     };
     static const struct {
         const char *suffix;
@@ -212,7 +214,10 @@ static enum status refuse_unsupported(struct reader *reader) {
         const char *suffix;
         bool is_supported;
     } of_families[] = {{"attention.temperature_scale", reader->family->has_temperature},
-                       {"attn_logit_softcapping", reader->family->scales.score_softcap != 0}};
+                       {"attn_logit_softcapping", reader->family->scales.score_softcap != 0},
+                       {"logit_scale", reader->family->scales.are_given},
+                       {"residual_scale", reader->family->scales.are_given},
+                       {"embedding_scale", reader->family->scales.are_given}};
     for (size_t i = 0; i < sizeof of_families / sizeof of_families[0]; i++) {
         float value = 0;
         const char *key = reader_key(reader, of_families[i].suffix);
@@ -232,6 +237,22 @@ static enum status refuse_unsupported(struct reader *reader) {
         TRY(gguf_get_bool(reader->gguf, key, &value, reader->error));
         if (value != flags[i].neutral) return refuse(reader, key, "this feature is not supported");
     }
+    return STATUS_OK;
+}
+
+/* Factors of embeddings, of what layers add, and of logits.  With y = x / r in place of the residual stream x, to which
+ * layers add r times what they compute, they add it as it is: norms are the same with an epsilon of e / r^2. */
+static enum status read_given_scales(struct reader *reader) {
+    struct model_config *config = reader->config;
+    float embedding = 0, residual = 0, logits = 0; /* 0 in llama.cpp: not given */
+    if (!reader->family->scales.are_given) return STATUS_OK;
+    TRY(read_float(reader, "embedding_scale", 0, 1e6, &embedding));
+    TRY(read_float(reader, "residual_scale", 0, 1e6, &residual));
+    TRY(read_float(reader, "logit_scale", 0, 1e6, &logits)); /* logits are divided by it */
+    if (residual == 0) residual = 1;
+    config->embedding_scale = (embedding != 0 ? embedding : 1) / residual;
+    config->norm_epsilon /= residual * residual;
+    config->output_scale = logits != 0 ? 1 / logits : 1;
     return STATUS_OK;
 }
 
@@ -337,7 +358,8 @@ static enum status read_shape(struct reader *reader) {
     TRY(read_count(reader, "context_length", true, 1, CONTEXT_MAX, &context));
     config->context_length = context;
     TRY(gguf_required(reader->gguf, reader_key(reader, reader->family->epsilon_key), reader->error));
-    return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
+    TRY(read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon));
+    return read_given_scales(reader);
 }
 
 /* Layers without experts before others with them, groups of experts and experts that all rows share: of families that
@@ -427,7 +449,9 @@ static enum status read_scaling_type(struct reader *reader) {
     } known[] = {{"none", ROPE_SCALING_NONE},
                  {"linear", ROPE_SCALING_LINEAR},
                  {"yarn", ROPE_SCALING_YARN},
-                 {"llama3", ROPE_SCALING_LLAMA3}};
+                 {"llama3", ROPE_SCALING_LLAMA3},
+                 {"longrope", ROPE_SCALING_NONE}}; /* by tensors */
+    enum { LONGROPE = 4 };
     struct gguf_string name = {0};
     const char *key = reader_key(reader, "rope.scaling.type");
     TRY(gguf_get_string(reader->gguf, key, &name, reader->error));
@@ -438,10 +462,13 @@ static enum status read_scaling_type(struct reader *reader) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strlen(known[i].name) == name.length && memcmp(known[i].name, name.text, name.length) == 0) {
             reader->config->rope_scaling = known[i].scaling;
+            if (i == LONGROPE && gguf_find_tensor(reader->gguf, ROPE_FACTORS_LONG) == NULL)
+                return refuse(reader, key, "found 'longrope', and no tensor " ROPE_FACTORS_LONG);
             return STATUS_OK;
         }
-    return error_set(reader->error, STATUS_MODEL, "%s: %s: found '%.*s', known are none, linear, yarn, llama3",
-                     reader->gguf->path, key, (int)min_size(name.length, 64), name.text);
+    return error_set(reader->error, STATUS_MODEL,
+                     "%s: %s: found '%.*s', known are none, linear, yarn, llama3, longrope", reader->gguf->path, key,
+                     (int)min_size(name.length, 64), name.text);
 }
 
 /* llama.cpp's conventions: rope.scaling.attn_factor multiplies YaRN's own magnitude (it does not replace
@@ -480,6 +507,13 @@ static enum status stretch(struct reader *reader) {
     config->rope_original_context = config->stretched_from = config->context_length;
     config->context_length = reader->stretched;
     return read_yarn(reader);
+}
+
+const char *model_rope_divisors(const struct model_config *config, const struct gguf *gguf) {
+    if (gguf_find_tensor(gguf, "rope_freqs.weight") != NULL) return "rope_freqs.weight";
+    if (gguf_find_tensor(gguf, ROPE_FACTORS_SHORT) == NULL && gguf_find_tensor(gguf, ROPE_FACTORS_LONG) == NULL)
+        return NULL;
+    return config->context_length > config->rope_original_context ? ROPE_FACTORS_LONG : ROPE_FACTORS_SHORT;
 }
 
 static enum status read_rope(struct reader *reader) {
@@ -530,7 +564,7 @@ static enum status read_rope(struct reader *reader) {
         if (config->temperature != 0 && config->rope_dimension != config->k_dimension)
             return refuse(reader, reader->key, "heads of which a part is rotated are not supported with it");
     }
-    if (gguf_find_tensor(reader->gguf, "rope_freqs.weight") != NULL) { /* the tensor has the last word */
+    if (model_rope_divisors(config, reader->gguf) != NULL) { /* the tensor has the last word */
         if (config->rope_scaling == ROPE_SCALING_NONE) config->rope_scaling = ROPE_SCALING_LLAMA3;
         config->llama3_low_factor = config->llama3_high_factor = 0;
     }
@@ -548,7 +582,7 @@ static enum status read_windows(struct reader *reader, struct layer_config *laye
     size_t window = reader->family->windows.tokens, period = reader->family->windows.period;
     const bool needed = reader->family->windows.are_needed;
     TRY(read_count(reader, "attention.sliding_window", needed, needed, CONTEXT_MAX, &window));
-    if (window == 0) return STATUS_OK;
+    if (window == 0 || (period == 0 && window >= config->context_length)) return STATUS_OK; /* Phi-3's of 128K */
     const char *key = reader_key(reader, "attention.sliding_window_pattern");
     const struct gguf_entry *pattern = gguf_find(reader->gguf, key);
     bool per_layer = pattern != NULL && pattern->type == GGUF_ARRAY;

@@ -41,6 +41,9 @@ enum model_family {
     FAMILY_GEMMA4,
     FAMILY_MINIMAX_M2,
     FAMILY_GEMMA2,
+    FAMILY_PHI3,
+    FAMILY_GLM4,
+    FAMILY_GRANITE,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */
@@ -118,6 +121,7 @@ struct model_config {
     bool norms_rows;                 /* the norms of q and k are of all heads at once, not of each */
     enum activation_kind activation; /* of a dense feed-forward that has gates */
     float embedding_scale;           /* 0: 1 */
+    float output_scale;              /* of the norm behind the last layer; 0: 1 */
     /* Scores of attention, scaled, and logits become softcap * tanh(x / softcap); 0: they stay. */
     float score_softcap, logit_softcap;
     /* The most of any layer, for buffers; each layer's are in layers. */

@@ -50,6 +50,7 @@ struct family {
     enum activation_kind activation;
     struct family_scales {
         bool embedding;                     /* by the root of embedding_length */
+        bool are_given;                     /* embedding_scale, residual_scale and logit_scale may be in a file */
         float attention;                    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
         size_t wide_layers;                 /* of so many layers, that of embedding_length / head_count elements */
         float score_softcap, logit_softcap; /* where a file does not say; no score_softcap: it may not say any */
@@ -59,6 +60,7 @@ struct family {
     enum mixer mixer;
     bool delta_is_grouped; /* delta_operation */
     bool has_gates;        /* struct model_config */
+    bool has_fused_gates;  /* ffn_up has the rows of gate, then those of up */
     size_t plain_period;   /* the last of each so many layers rotates nothing; 0: all rotate */
     bool has_nextn;        /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say; dense_layers: a file
@@ -71,6 +73,12 @@ const char *family_names(char *buffer, size_t buffer_bytes);
 
 /* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);
+
+/* The tensor of what frequencies are divided by; NULL: a file has none.  LongRoPE (Ding et al. 2024) has two; as in
+ * llama.cpp and vLLM, the context of the model decides between them, not a prompt's length. */
+#define ROPE_FACTORS_SHORT "rope_factors_short.weight"
+#define ROPE_FACTORS_LONG "rope_factors_long.weight"
+const char *model_rope_divisors(const struct model_config *config, const struct gguf *gguf);
 
 /* The matrices of a layer, q first, then k, v and the output; those that it lacks have no data. */
 enum { LAYER_MATRICES = 20 };

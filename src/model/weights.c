@@ -178,6 +178,25 @@ static enum status load_matrix(struct loader *loader, const char *name, size_t r
     return adopt_matrix(loader, name, tensor, rows, 1, weight);
 }
 
+/* The rows of one tensor as `count` matrices, one after the other; absent is an error. */
+static enum status load_fused(struct loader *loader, const char *name, size_t columns, struct weight *const *parts,
+                              const size_t *rows, size_t count) {
+    const struct gguf_tensor *tensor;
+    struct weight all = {.kind = loader->kind};
+    size_t row_count = 0;
+    for (size_t i = 0; i < count; i++) row_count += rows[i];
+    TRY(find_matrix(loader, name, row_count, columns, &tensor));
+    TRY(matrix_of(loader, name, tensor, row_count, &all.matrix));
+    TRY(load_scale(loader, name, 1, &all));
+    for (size_t i = 0; i < count; i++) {
+        *parts[i] = all;
+        parts[i]->matrix.rows = rows[i];
+        all.matrix.data = (const uint8_t *)all.matrix.data + rows[i] * all.matrix.row_bytes;
+        TRY(put_weight(loader, parts[i]));
+    }
+    return STATUS_OK;
+}
+
 /* Takes count floats of the device's vectors.  The host fills *staging before vectors_flush. */
 static struct span vector_take(struct loader *loader, size_t count, float **staging) {
     size_t bytes = align_up(count * sizeof(float), VECTOR_ALIGNMENT), at = loader->vectors_used;
@@ -284,6 +303,26 @@ static enum status load_norms(struct loader *loader, const char *before_name, co
     return load_vector(loader, layer_tensor(loader, behind_name), hidden, true, behind);
 }
 
+/* q, and, where the layer stores them, k and v; one tensor has the rows of all three, or each its own. */
+static enum status load_queries(struct loader *loader, struct layer_weights *layer, size_t q_size, size_t k_size,
+                                size_t v_size) {
+    const struct model_config *config = &loader->model->config;
+    const struct layer_config *own = &config->layers[loader->layer];
+    const size_t hidden = config->hidden_size;
+    const struct gguf *gguf = &loader->model->gguf;
+    const bool stores = own->kv_layer == loader->layer;
+    const bool is_fused = gguf_find_tensor(gguf, layer_tensor(loader, "attn_q.weight")) == NULL;
+    if (stores && is_fused && gguf_find_tensor(gguf, layer_tensor(loader, "attn_qkv.weight")) != NULL)
+        return load_fused(loader, loader->name, hidden, (struct weight *[]){&layer->q, &layer->k, &layer->v},
+                          (size_t[]){q_size, k_size, v_size}, 3);
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), q_size, hidden, &layer->q));
+    if (!stores) return STATUS_OK;
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
+    const bool has_v = !family_find(config->family)->norms.of_values || own->kv.k_dimension != own->kv.v_dimension ||
+                       gguf_find_tensor(gguf, layer_tensor(loader, "attn_v.weight")) != NULL;
+    return has_v ? load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v) : STATUS_OK;
+}
+
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const struct layer_config *own = &config->layers[loader->layer];
@@ -306,12 +345,7 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
                    &layer->attention_norm_behind));
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true, &layer->attention_norm_bias));
-    TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), config->has_gates ? 2 * q_size : q_size, hidden,
-                    &layer->q));
-    if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
-    const bool has_v = !family->norms.of_values || kv.k_dimension != kv.v_dimension ||
-                       gguf_find_tensor(&loader->model->gguf, layer_tensor(loader, "attn_v.weight")) != NULL;
-    if (stores && has_v) TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
+    TRY(load_queries(loader, layer, config->has_gates ? 2 * q_size : q_size, k_size, v_size));
     if (stores) layer->v_norm = loader->ones;
     TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
     TRY(load_vector(loader, layer_tensor(loader, "attn_q.bias"), q_size, biased, &layer->q_bias));
@@ -468,8 +502,13 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     TRY(load_norms(loader, norm != NULL ? norm : "ffn_norm.weight", "post_ffw_norm.weight", &layer->ffn_norm,
                    &layer->ffn_norm_behind));
     if (model_layer_has_experts(config, loader->layer)) return load_experts(loader, layer);
-    if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
-    TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
+    if (family_find(config->family)->has_fused_gates) {
+        TRY(load_fused(loader, layer_tensor(loader, "ffn_up.weight"), hidden,
+                       (struct weight *[]){&layer->gate, &layer->up}, (size_t[]){ffn, ffn}, 2));
+    } else {
+        if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
+        TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
+    }
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_down.weight"), hidden, ffn, &layer->down));
     if (!opt) return STATUS_OK;
     TRY(load_vector(loader, layer_tensor(loader, "ffn_norm.bias"), hidden, true, &layer->ffn_norm_bias));
@@ -477,18 +516,28 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     return load_vector(loader, layer_tensor(loader, "ffn_down.bias"), hidden, true, &layer->down_bias);
 }
 
-/* The frequencies, from the configuration and, where the file has it, rope_freqs.weight. */
+/* What frequencies are divided by; *divisors: NULL where the file has none.  Of two tensors one is in use. */
+static enum status load_divisors(struct loader *loader, size_t pairs, const float **divisors) {
+    const struct model_config *config = &loader->model->config;
+    const char *name = model_rope_divisors(config, &loader->model->gguf);
+    struct span span;
+    *divisors = NULL;
+    (void)tensor_find(loader, ROPE_FACTORS_SHORT);
+    (void)tensor_find(loader, ROPE_FACTORS_LONG);
+    if (name == NULL) return STATUS_OK;
+    TRY(load_vector(loader, name, pairs, true, &span));
+    *divisors = (const float *)(const void *)(loader->staging + span.offset);
+    for (size_t i = 0; i < pairs; i++)
+        if (!((*divisors)[i] > 0)) return mismatch(loader, name, "value", "0 or less", "above 0");
+    return STATUS_OK;
+}
+
+/* The frequencies, from the configuration and, where the file has it, a tensor. */
 static enum status load_rope(struct loader *loader) {
     struct model *model = loader->model;
     size_t pairs = model->config.rope_dimension / 2;
-    struct span divisors = {.buffer = NULL};
-    TRY(load_vector(loader, "rope_freqs.weight", pairs, false, &divisors));
-    const float *host = NULL;
-    if (span_exists(divisors)) {
-        host = (const float *)(const void *)(loader->staging + divisors.offset);
-        for (size_t i = 0; i < pairs; i++)
-            if (!(host[i] > 0)) return mismatch(loader, "rope_freqs.weight", "value", "0 or less", "above 0");
-    }
+    const float *host;
+    TRY(load_divisors(loader, pairs, &host));
     float *frequency;
     model->rope_frequency[ROPE_FULL] = vector_take(loader, pairs, &frequency);
     rope_frequencies(&model->config, model->config.rope_dimension, host, frequency);
@@ -518,7 +567,8 @@ static enum status load_top(struct loader *loader) {
         TRY(load_vector(loader, "output_norm.bias", hidden, true, &model->output_norm_bias));
     }
     const char *norm = family_find(config->family)->norms.output;
-    TRY(load_vector(loader, norm != NULL ? norm : "output_norm.weight", hidden, true, &model->output_norm));
+    TRY(load_scaled(loader, norm != NULL ? norm : "output_norm.weight", hidden,
+                    config->output_scale != 0 ? config->output_scale : 1, &model->output_norm));
     model->output = model->token_embedding; /* tied, unless the file has another */
     if (has_output) TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
     if (family_find(config->family)->norms.of_values) {

@@ -244,7 +244,7 @@ static void histories(uint64_t seed, bool queued) {
 
 static void steps_as_graphs_have_the_bits_of_their_operations(void **state) {
     (void)state;
-    histories(test_seed(9), false);
+    histories(test_seed(10), false);
 }
 
 static void the_same_on_a_device_with_a_queue_where_only_the_logits_are_waited_for(void **state) {

@@ -262,7 +262,8 @@ int main(void) {
         "seed-oss",       "mistral3",         "qwen2moe",     "glm4moe",
         "gpt-oss",        "lfm2",             "qwen35",       "qwen35moe",   "lfm2moe",      "qwen3next",
         "gemma2",         "gemma3",           "olmo2",        "olmo3",       "exaone4",        "minimax-m2",
-        "gemma4",         "gemma4-experts",   "gemma4-inputs"};
+        "gemma4",         "gemma4-experts",   "gemma4-inputs", "phi3",       "phi3-longrope", "glm4",
+        "granite"};
     enum { CASES = sizeof names / sizeof names[0] };
     static struct golden_case cases[2][CASES];
     struct CMUnitTest tests[CASES];

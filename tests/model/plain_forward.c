@@ -481,7 +481,8 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
     for (size_t t = 0; t < count; t++)
         for (size_t i = 0; i < width; i++) {
             p.x[t * width + i] = element(&model->token_embedding.matrix, (size_t)tokens[t], i);
-            if (config->embedding_scale != 0) p.x[t * width + i] *= sqrt((double)width);
+            if (config->embedding_scale != 0)
+                p.x[t * width + i] *= config->output_scale != 0 ? (double)config->embedding_scale : sqrt((double)width);
             if (!config->has_rope)
                 p.x[t * width + i] +=
                     element(&model->position_embedding.matrix, t + config->position_offset, i);

@@ -156,8 +156,21 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
-     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
+     "phi3, glm4, granite, smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
      "qwen3next, gemma2, gemma3, gemma4, olmo2, exaone4, minimax-m2, opt"},
+    {"phi3", {.omit = "rope_factors_long.weight"},
+     "phi3.rope.scaling.type: found 'longrope', and no tensor rope_factors_long.weight"},
+    {"phi3",
+     {.omit = "rope_factors_short.weight", .key = "context_length", .value = 16},
+     "rope_factors_short.weight: missing"},
+    {"phi3", {.omit = "blk.1.attn_qkv.weight"}, "blk.1.attn_q.weight: missing"},
+    {"phi3", {.reshape = "blk.0.attn_qkv.weight"}, "blk.0.attn_qkv.weight: shape: found [64, 129], expected [64, 128]"},
+    {"phi3", {.extra = "blk.0.ffn_gate.weight"}, "blk.0.ffn_gate.weight: not part of family phi3"},
+    {"glm4", {.reshape = "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight: shape: found [64, 193], expected [64, 192]"},
+    {"llama",
+     {.key = "residual_scale", .value = 0.5F},
+     "llama.residual_scale: this feature is not supported in this family"},
+    {"granite", {.key = "residual_scale", .value = -1}, "granite.residual_scale: found -1, expected 0 to 1e+06"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},

@@ -33,7 +33,7 @@ struct writer {
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4",
-                                                  "minimax-m2", "mistral3"};
+                                                  "minimax-m2", "phi3", "glm4", "granite", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -72,7 +72,7 @@ struct tiny_model tiny_model_default(const char *family) {
     const bool olmo = strcmp(family, "olmo2") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
     const bool slides = gemma2 || gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
-    const bool minimax = strcmp(family, "minimax-m2") == 0;
+    const bool minimax = strcmp(family, "minimax-m2") == 0, phi = strcmp(family, "phi3") == 0;
     bool opt = strcmp(family, "opt") == 0;
     const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
@@ -90,9 +90,9 @@ struct tiny_model tiny_model_default(const char *family) {
                                .window = oss || slides ? 40 : 0,
                                .window_period = slides ? 2 : 0,
                                .input_size = gemma4 ? 32 : 0,
-                               .scaling = has_yarn ? "yarn" : gemma ? "linear" : NULL,
-                               .factor = has_yarn || gemma ? 4 : 0,
-                               .original_context = has_yarn ? 24 : 0,
+                               .scaling = has_yarn ? "yarn" : gemma ? "linear" : phi ? "longrope" : NULL,
+                               .factor = has_yarn || gemma ? 4 : phi ? 1 : 0,
+                               .original_context = has_yarn || phi ? 24 : 0,
                                .vocabulary_size = 80,
                                .tied = true,
                                .type = TENSOR_F32,
@@ -152,7 +152,15 @@ static void put_metadata(struct writer *w) {
     if (is(t->family, "lfm2moe")) put_uint(w, "leading_dense_block_count", t->dense_layers);
     if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe") || is(t->family, "qwen3next"))
         put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
-    if (is(t->family, "minimax-m2")) put_uint(w, "rope.dimension_count", t->head_dimension / 2);
+    if (is(t->family, "minimax-m2") || is(t->family, "glm4"))
+        put_uint(w, "rope.dimension_count", t->head_dimension / 2);
+    if (is(t->family, "phi3")) put_float(w, "rope.scaling.attn_factor", 1.2F);
+    if (is(t->family, "granite")) {
+        put_float(w, "embedding_scale", 3);
+        put_float(w, "residual_scale", 0.5F);
+        put_float(w, "logit_scale", 2);
+        put_float(w, "attention.scale", 0.3F);
+    }
     if (is(t->family, "glm4moe")) {
         put_uint(w, "expert_shared_count", t->shared_size / t->expert_size);
         put_uint(w, "leading_dense_block_count", t->dense_layers);
@@ -275,7 +283,7 @@ static void add_layer(struct writer *w, size_t layer) {
     bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
     const bool glm = is(t->family, "glm4moe"), oss = is(t->family, "gpt-oss");
     const bool next = is(t->family, "qwen3next"), qwen35 = next || strncmp(t->family, "qwen35", 6) == 0;
-    const bool biased = opt || seed_oss || glm || oss || strncmp(t->family, "qwen2", 5) == 0;
+    const bool biased = opt || seed_oss || glm || oss || is(t->family, "glm4") || strncmp(t->family, "qwen2", 5) == 0;
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
     const bool slides = t->slides != NULL && t->slides[layer] != 0,
@@ -290,7 +298,7 @@ static void add_layer(struct writer *w, size_t layer) {
     const bool olmo = is(t->family, "olmo2"), minimax = is(t->family, "minimax-m2"), of_rows = olmo || minimax;
     const bool behind = olmo || is(t->family, "exaone4");
     if (!behind) add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
-    if (behind || gemma || is(t->family, "gemma2")) {
+    if (behind || gemma || is(t->family, "gemma2") || is(t->family, "glm4")) {
         add_norm(w, LAYER("post_attention_norm.weight"), t->hidden_size);
         add_norm(w, LAYER("post_ffw_norm.weight"), t->hidden_size);
     }
@@ -311,10 +319,12 @@ static void add_layer(struct writer *w, size_t layer) {
         add_taps(w, LAYER("shortconv.conv.weight"), t->hidden_size, t->taps);
         add_output(w, LAYER("shortconv.out_proj.weight"), t->hidden_size, t->hidden_size);
     } else {
-        add_matrix(w, LAYER("attn_q.weight"), qwen35 ? 2 * q_size : q_size, t->hidden_size); /* with gates */
-        if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
+        const bool is_fused = is(t->family, "phi3") && stores;
+        if (is_fused) add_matrix(w, LAYER("attn_qkv.weight"), q_size + 2 * kv_size, t->hidden_size);
+        else add_matrix(w, LAYER("attn_q.weight"), qwen35 ? 2 * q_size : q_size, t->hidden_size); /* with gates */
+        if (stores && !is_fused) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
         const bool is_full = gemma4 && t->window_period != 0 && layer % t->window_period == t->window_period - 1;
-        if (stores && !is_full) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
+        if (stores && !is_full && !is_fused) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
         add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     }
     const bool is_named_so = seed_oss || glm || oss || qwen35;
@@ -350,8 +360,9 @@ static void add_layer(struct writer *w, size_t layer) {
         }
     }
     if (t->expert_count == 0 || layer < t->dense_layers || gemma4) {
-        if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
-        add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
+        const bool is_fused = is(t->family, "phi3") || is(t->family, "glm4");
+        if (!opt && !is_fused) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
+        add_matrix(w, LAYER("ffn_up.weight"), is_fused ? 2 * t->ffn_size : t->ffn_size, t->hidden_size);
         add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
     }
     if (biased) {
@@ -392,6 +403,7 @@ static void write_values(struct writer *w, const struct declared *d) {
     void *stored = calloc(1, bytes);
     for (uint64_t r = 0; r < (d->rows > 0 ? d->rows : 1); r++) {
         for (size_t i = 0; i < count; i++) row[i] = d->mean + d->deviation * (float)random_normal(&w->random);
+        for (size_t i = 0; i < count && strncmp(d->name, "rope_factors", 12) == 0; i++) row[i] = 1 + fabsf(row[i]);
         if (is(d->name, "rope_freqs.weight")) {
             double divisors[ROPE_PAIRS_MAX];
             rope_llama3_divisors(10000, 2 * count, w->tiny->factor, 1, 4, w->tiny->original_context,
@@ -426,6 +438,10 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
         add_norm(&w, "per_layer_proj_norm.weight", tiny->input_size);
     }
     if (is(tiny->scaling, "tensor")) add(&w, "rope_freqs.weight", 0, tiny->head_dimension / 2, 0, 0);
+    if (is(tiny->scaling, "longrope")) {
+        add(&w, "rope_factors_long.weight", 0, tiny->head_dimension / 2, 0, 1);
+        add(&w, "rope_factors_short.weight", 0, tiny->head_dimension / 2, 0, 1);
+    }
     for (size_t i = 0; i < tiny->layer_count; i++) add_layer(&w, i);
     const bool lfm2 = strncmp(tiny->family, "lfm2", 4) == 0;
     add_norm(&w, lfm2 ? "token_embd_norm.weight" : "output_norm.weight", tiny->hidden_size);

@@ -138,6 +138,16 @@ CASES = {
                    torch_dtype="float32", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16,
                    attention_bias=False, sliding_window=20, layer_types=["sliding_attention", "full_attention"] * 2,
                    attn_logit_softcapping=4.0, final_logit_softcapping=10.0),
+    "phi3": dict(BASE, model_type="phi3", architectures=["Phi3ForCausalLM"], tie_word_embeddings=False, head_dim=8,
+                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}),
+    "phi3-longrope": dict(BASE, model_type="phi3", architectures=["Phi3ForCausalLM"], head_dim=8, sliding_window=None,
+                          original_max_position_embeddings=16, rope_parameters={
+                              "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16,
+                              "short_factor": [1.0, 1.0, 1.1, 1.2], "long_factor": [1.0, 1.5, 2.5, 4.0]}),
+    "glm4": dict(BASE, model_type="glm4", architectures=["Glm4ForCausalLM"], attention_bias=True, tie_word_embeddings=False,
+                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "granite": dict(LLAMA, model_type="granite", architectures=["GraniteForCausalLM"], embedding_multiplier=1.5, rms_norm_eps=0.02,
+                    residual_multiplier=0.25, attention_multiplier=0.125, logits_scaling=4.0),
 }
 
 
@@ -235,6 +245,10 @@ GGUF = {
                         ffn_gate_inp="router.proj", inp_gate="per_layer_input_gate", proj="per_layer_projection",
                         post_norm="post_per_layer_input_norm", pre_ffw_norm_2="pre_feedforward_layernorm_2",
                         post_ffw_norm_1="post_feedforward_layernorm_1", post_ffw_norm_2="post_feedforward_layernorm_2"),
+    "phi3": dict(name="phi3", ffn_up="mlp.gate_up_proj"),
+    "glm4": dict(name="glm4", ffn_up="mlp.gate_up_proj", ffn_norm="post_attention_layernorm",
+                 post_attention_norm="post_self_attn_layernorm", post_ffw_norm="post_mlp_layernorm"),
+    "granite": dict(name="granite", permutes=True),
     "olmo2": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "olmo3": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "exaone4": dict(name="exaone4", ffn_norm="", post_attention_norm="post_attention_layernorm"),
@@ -242,7 +256,7 @@ GGUF = {
     "qwen3_5_moe_text": dict(name="qwen35moe", norm="post_attention_norm"),
 }
 TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-           "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+           "attn_v": "self_attn.v_proj", "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
            "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
            "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
            "ffn_gate_inp_shexp": "mlp.shared_expert_gate", "post_attention_norm": "", "post_ffw_norm": "post_feedforward_layernorm",
@@ -343,9 +357,19 @@ def write_gguf(model, config, path):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if config["model_type"] in ("glm4", "glm4_moe", "minimax_m2", "phi3"):
+        writer.add_rope_dimension_count(int(config["head_dim"] * rope.get("partial_rotary_factor", 1)))
     if config["model_type"] in ("glm4_moe", "minimax_m2"):
-        writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if "residual_multiplier" in config:
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if "long_factor" in rope:  # transformers' factor of cos and sin, of a context so many times as long
+        original = rope["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors((1 + numpy.log(config["max_position_embeddings"] / original) / numpy.log(original)) ** 0.5)
     if "n_routed_experts" in config:
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
@@ -408,6 +432,9 @@ def write_gguf(model, config, path):
     add(family.get("output_norm", "output_norm") + ".weight", state[f"model.{family.get('their_norm', 'norm')}.weight"])
     if not config["tie_word_embeddings"]:
         add("output.weight", state["lm_head.weight"])
+    if "long_factor" in rope:
+        for kind in ("long", "short"):
+            add(f"rope_factors_{kind}.weight", torch.tensor(rope[kind + "_factor"]))
     if is_gemma4:  # what is not rotated turns by next to nothing
         pairs, turned = config["global_head_dim"] // 2, int(config["global_head_dim"] * rope["partial_rotary_factor"]) // 2
         add("rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (pairs - turned)))
@@ -541,7 +568,9 @@ def make_file(folder, config, seed):
             assert torch.equal(theirs, scores.topk(theirs.shape[1], dim=-1).indices.sort(dim=-1).values)
         seed += 1000
     write_gguf(model, config, os.path.join(folder, "model.gguf"))
-    golden = {"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(),
+    # loam's residual stream is without granite's factor of what layers add
+    golden = {"input_ids": ids[0].to(torch.int32),
+              "hidden": (torch.stack(hidden) / config.get("residual_multiplier", 1)).contiguous(),
               "logits": logits[7::8].contiguous()}
     if judged:
         used = config["num_experts_per_tok"]
