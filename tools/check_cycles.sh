@@ -9,8 +9,8 @@ for folder in src/*/; do
   folder=${folder%/}
   objects=
   for object in $(find "$folder" -name '*.c.o'); do # without those of sources that are gone
-    [ ! -f "$1/$folder/${object##*.dir/}" ] && [ ! -f "$1/$folder/$(echo "${object##*.dir/}" | sed 's/\.o$//')" ] ||
-      objects="$objects $object"
+    source=${object##*.dir/}
+    [ ! -f "$1/$folder/${source%.o}" ] || objects="$objects $object"
   done
   [ -n "$objects" ] || continue
   cycle=$(${NM:-nm} -A -g $objects | awk '
