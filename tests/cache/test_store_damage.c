@@ -401,6 +401,7 @@ static void test_changed_rows(void **state) {
         "UPDATE documents SET fingerprint=zeroblob(1000000) WHERE id=2",
         "UPDATE documents SET model=printf('%.*c', 100000, 'x') WHERE id=2",
         "UPDATE commits SET tokens=zeroblob(10000000) WHERE rowid=2",
+        "UPDATE commits SET tokens=CAST(tokens||zeroblob(10000000) AS BLOB) WHERE rowid=4", /* the right ones first */
         "UPDATE commits SET tokens=5 WHERE rowid=2",
         "UPDATE commits SET page_sums=zeroblob(10000000) WHERE rowid=2",
         "UPDATE commits SET metadata_sums=zeroblob(10000000) WHERE rowid=4",

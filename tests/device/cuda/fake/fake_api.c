@@ -53,6 +53,7 @@ uint64_t fake_leak_count(void) { return leak_count; }
 
 void fake_count_from_here(const char *setting) {
     (void)pthread_mutex_lock(&lock);
+    fake_settings_heal();
     fake_settings_add(setting);
     fake_queue_count_anew();
     (void)pthread_mutex_unlock(&lock);

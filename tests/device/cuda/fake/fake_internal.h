@@ -53,6 +53,7 @@ struct fake_settings {
 extern struct fake_settings fake_settings;
 void fake_settings_read(void); /* of the environment; calls are counted anew */
 void fake_settings_add(const char *given); /* the same, beside those there are */
+void fake_settings_heal(void);                  /* no fault is left */
 /* Counts the call, and whether it is one that fails. */
 enum cu_result fake_fault_of(const char *symbol);
 /* The same for a kernel that is about to run. */

@@ -115,6 +115,11 @@ void fake_settings_read(void) {
     fake_settings_add(given != NULL ? given : "");
 }
 
+void fake_settings_heal(void) {
+    fake_settings.fault_count = 0;
+    fake_settings.stuck = fake_settings.lose = 0;
+}
+
 void fake_settings_add(const char *given) {
     char text[512], *rest = NULL;
     memset(calls, 0, sizeof calls);

@@ -1,10 +1,12 @@
 /* The loader: no driver, half a one, one that is too old, one without a card, and one that answers. */
 #include "testing.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/cuda/driver.h"
+#include "device/cuda/fake/fake_control.h"
 
 static void expect_refused(const char *library, const char *settings, enum status status, const char *text) {
     struct cuda_driver driver;
@@ -54,7 +56,28 @@ static void test_properties(void **state) {
     cuda_driver_close(&driver);
 }
 
+/* A fault that is given later takes the place of those of the start, and "" of all. */
+static void test_faults_go(void **state) {
+    (void)state;
+    struct cuda_driver driver;
+    struct error error;
+    uint32_t count = 0;
+    fake_count_from_here_function *count_from_here;
+    (void)setenv("FAKE_CUDA", "fail=cuDeviceGetCount:1:999,fail=cuDeviceGetCount:3:999", 1);
+    assert_ok(cuda_driver_open(&driver, FAKE_LIBRARY, &error), error);
+    *(void **)&count_from_here = dlsym(driver.handle, "fake_count_from_here");
+    assert_non_null(count_from_here);
+    assert_int_equal(cuda_device_count(&driver, &count, &error), STATUS_FAILED);
+    count_from_here("fail=cuDeviceGetCount:2:999");
+    for (int call = 1; call <= 3; call++)
+        assert_int_equal(cuda_device_count(&driver, &count, &error), call == 2 ? STATUS_FAILED : STATUS_OK);
+    count_from_here("");
+    for (int call = 1; call <= 3; call++) assert_ok(cuda_device_count(&driver, &count, &error), error);
+    cuda_driver_close(&driver);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_properties)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_properties),
+                                       cmocka_unit_test(test_faults_go)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
