@@ -450,7 +450,10 @@ static void each_fault(void **state) {
             struct trial trial = next_trial(&random, point > 0 ? (enum moment)(f % MOMENTS) : PREEMPTION);
             trial.saves = trial.saves && expected[1].calls[PREEMPTION][f] > 0; /* without a graph it has no launches */
             const struct seen *whole = &expected[trial.saves];
-            while (whole->calls[trial.moment][f] == 0) trial.moment = (trial.moment + 1) % MOMENTS;
+            for (size_t moment = 0; whole->calls[trial.moment][f] == 0; moment++) {
+                if (moment == MOMENTS) fail_msg("%s: no life has such a call", faults[f].call);
+                trial.moment = (trial.moment + 1) % MOMENTS;
+            }
             const uint64_t n = point > 0 ? random_below(&random, whole->calls[trial.moment][f]) : 0;
             if (test_takes_next()) fault_try(&faults[f], n + 1, &trial);
         }
