@@ -28,13 +28,15 @@ size_t kv_budget_bounce_bytes(const struct kv_cache_config *config) {
 
 size_t kv_budget_upload_runs(const struct kv_cache_config *config) {
     const uint64_t chunks = kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
-    return min_size((chunks + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN, TIER_UPLOAD_RUNS);
+    return min_size((chunks + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN,
+                    max_size(TIER_UPLOAD_RUNS / kv_heads_max(config), 1));
 }
 
 /* What RAM has is read to where it lies. */
 size_t kv_budget_upload_bytes(const struct kv_cache_config *config) {
     if (kv_key_index_is_in_ram(config)) return 0;
-    return TIER_UPLOADS * align_up(kv_budget_upload_runs(config) * KEY_INDEX_RUN * config->key_index_bytes,
+    return TIER_UPLOADS * align_up(kv_budget_upload_runs(config) * KEY_INDEX_RUN * kv_heads_max(config) *
+                                       config->key_index_bytes,
                                    IO_ALIGNMENT);
 }
 

@@ -15,7 +15,8 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
 /* Of the area that blocks of the key index are written from, and parts of saved states are read to. */
 size_t kv_budget_bounce_bytes(const struct kv_cache_config *config);
-/* Of the areas that the device's own memory gets a key index from, each of so many runs of a head; 0: RAM has it. */
+/* Of the areas that the device's own memory gets a key index from, each of so many runs of all heads of a
+ * layer; 0: RAM has it. */
 size_t kv_budget_upload_bytes(const struct kv_cache_config *config);
 size_t kv_budget_upload_runs(const struct kv_cache_config *config);
 /* Pages that are being read at once, at most: no more than there are. */

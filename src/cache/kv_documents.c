@@ -201,14 +201,14 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
-/* The key index on its way from a document, in parts.  To RAM all are read together, in the order in which they lie in
- * the document, [run][layer], of all KV heads; to the device's own memory those of a head and of some runs, each one of
- * a run, which then go up by one copy. */
+/* The key index on its way from a document, in parts: a run of a layer, of all KV heads.  To RAM all are read together,
+ * in the order in which they lie in the document, [run][layer]; to the device's own memory those of a layer and some
+ * runs, which then go up by one copy. */
 struct index_parts {
     struct kv_sequence *sequence;
     struct document *document;
     uint64_t chunk_first, chunk_count; /* chunks [chunk_first, chunk_count) */
-    struct tier_blocks blocks;         /* for the device: which ones are read now, and where to */
+    struct tier_blocks blocks;         /* for the device: which ones are read now, of all heads, and where to */
     size_t count;                      /* parts that are read together */
     _Atomic bool has_failed;
     pthread_mutex_t lock;
@@ -225,34 +225,35 @@ static size_t part_layers(const struct kv_cache_config *config) {
 }
 
 /* Which the host reads to where it lies. */
-static enum status read_to_ram(const struct index_parts *parts, size_t number, struct error *why) {
+static struct tier_blocks part_in_ram(const struct index_parts *parts, size_t number) {
     const struct kv_cache_config *config = &parts->sequence->cache->config;
     const size_t layer = config->key_index_layer_first + number % part_layers(config);
     const uint64_t run = (parts->chunk_first / KEY_INDEX_RUN + number / part_layers(config)) * KEY_INDEX_RUN,
                    first = run > parts->chunk_first ? run : parts->chunk_first;
-    if (kv_heads(config, layer) == 0 || kv_slides(config, layer)) return STATUS_OK;
-    return tier_load_run(parts->sequence, parts->document, layer, first,
-                         (size_t)(part_end(first, parts->chunk_count) - first), why);
+    return (struct tier_blocks){layer, 0, first, part_end(first, parts->chunk_count) - first, NULL};
 }
 
 /* Which the device gets. */
 static struct tier_blocks part_to_upload(const struct index_parts *parts, size_t number) {
+    const struct kv_cache_config *config = &parts->sequence->cache->config;
     const struct tier_blocks *all = &parts->blocks;
     const uint64_t run = (all->chunk_first / KEY_INDEX_RUN + number) * KEY_INDEX_RUN,
                    first = run > all->chunk_first ? run : all->chunk_first,
                    end = part_end(first, all->chunk_first + all->chunk_count);
-    uint8_t *memory = all->memory + (first - all->chunk_first) * parts->sequence->cache->config.key_index_bytes;
-    return (struct tier_blocks){all->layer, all->head, first, end - first, memory};
+    uint8_t *memory = all->memory + number * KEY_INDEX_RUN * kv_heads(config, all->layer) * config->key_index_bytes;
+    return (struct tier_blocks){all->layer, 0, first, end - first, memory};
 }
 
-static enum status read_to_area(const struct index_parts *parts, size_t number, struct error *why) {
-    const struct tier_blocks blocks = part_to_upload(parts, number);
-    return tier_load_blocks(parts->sequence, parts->document, &blocks, why);
+static bool has_parts(const struct kv_cache_config *config, size_t layer) {
+    return kv_heads(config, layer) > 0 && !kv_slides(config, layer);
 }
 
 static void read_part(struct index_parts *parts, size_t number) {
+    const struct tier_blocks blocks = (parts->blocks.memory != NULL ? part_to_upload : part_in_ram)(parts, number);
     struct error why;
-    if ((parts->blocks.memory != NULL ? read_to_area : read_to_ram)(parts, number, &why) == STATUS_OK) return;
+    if (!has_parts(&parts->sequence->cache->config, blocks.layer) ||
+        tier_load_run(parts->sequence, parts->document, &blocks, &why) == STATUS_OK)
+        return;
     pthread_mutex_lock(&parts->lock);
     if (!parts->has_failed || number < parts->failed) {
         parts->failed = number;
@@ -288,17 +289,15 @@ static enum status read_and_upload(struct index_parts *parts, struct error *erro
     size_t area = 0;
     for (uint64_t first = parts->chunk_first, end; first < parts->chunk_count; first = end) {
         end = min_size((first / KEY_INDEX_RUN + kv_budget_upload_runs(config)) * KEY_INDEX_RUN, parts->chunk_count);
-        for (size_t lane = kv_lane(config, config->key_index_layer_first, 0); lane < kv_lane_count(config); lane++) {
-            const struct kv_lane_place place = kv_lane_place(config, lane);
+        for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++) {
             const struct span source = slab_slot(&cache->tier->bounce.upload, area);
-            if (kv_slides(config, place.layer)) continue;
+            if (!has_parts(config, layer)) continue;
             if (tickets[area].stream != NULL) TRY(operations->ticket_wait(tickets[area], error));
-            parts->blocks =
-                (struct tier_blocks){place.layer, place.kv_head, first, (size_t)(end - first), span_host(source)};
+            parts->blocks = (struct tier_blocks){layer, 0, first, (size_t)(end - first), span_host(source)};
             parts->count = run_count(first, end);
             pool_run(device_pool(cache->device), read_parts, parts);
             if (parts->has_failed) return STATUS_OK; /* the caller tells */
-            tier_upload_blocks(parts->sequence, &parts->blocks, source);
+            tier_upload_runs(parts->sequence, &parts->blocks, source);
             tickets[area] = operations->ticket(cache->tier->stream);
             area = (area + 1) % TIER_UPLOADS;
         }

@@ -63,7 +63,7 @@ void tier_download_blocks(struct kv_sequence *sequence, const struct tier_blocks
     }
 }
 
-void tier_upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source) {
+static void upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source) {
     const struct kv_cache *cache = sequence->cache;
     const size_t bytes = cache->config.key_index_bytes;
     for (size_t i = 0, joined; i < blocks->chunk_count; i += joined) {
@@ -89,17 +89,64 @@ enum status tier_load_blocks(const struct kv_sequence *sequence, struct document
     return STATUS_OK;
 }
 
-enum status tier_load_run(const struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t chunk,
-                          size_t count, struct error *why) {
-    const size_t heads = kv_heads(&sequence->cache->config, layer);
-    if (count == KEY_INDEX_RUN && kv_key_index_run_is_whole(sequence, chunk)) {
-        const struct key_index_read read = {layer, 0,     heads,
-                                            chunk, count, span_host(block_at(sequence, layer, 0, chunk))};
+static bool run_is_whole(const struct kv_sequence *sequence, uint64_t chunk, size_t count) {
+    return count == KEY_INDEX_RUN && kv_key_index_run_is_whole(sequence, chunk);
+}
+
+enum status tier_load_run(const struct kv_sequence *sequence, struct document *document,
+                          const struct tier_blocks *blocks, struct error *why) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t heads = kv_heads(config, blocks->layer), bytes = blocks->chunk_count * config->key_index_bytes;
+    if (run_is_whole(sequence, blocks->chunk_first, blocks->chunk_count)) {
+        const struct key_index_read read = {
+            blocks->layer,
+            0,
+            heads,
+            blocks->chunk_first,
+            blocks->chunk_count,
+            blocks->memory != NULL ? blocks->memory
+                                   : span_host(block_at(sequence, blocks->layer, 0, blocks->chunk_first))};
         return document_read_key_index(document, &read, why);
     }
-    for (size_t head = 0; head < heads; head++)
-        TRY(tier_load_blocks(sequence, document, &(struct tier_blocks){layer, head, chunk, count, NULL}, why));
+    struct tier_blocks own = *blocks;
+    for (own.head = 0; own.head < heads; own.head++) {
+        TRY(tier_load_blocks(sequence, document, &own, why));
+        if (own.memory != NULL) own.memory += bytes;
+    }
     return STATUS_OK;
+}
+
+/* The end of the runs from that one on that are whole, and neighbours in the key index; chunk: there is none. */
+static uint64_t whole_runs_end(const struct kv_sequence *sequence, size_t layer, uint64_t chunk, uint64_t end) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const struct span first = block_at(sequence, layer, 0, chunk);
+    const uint64_t bytes = kv_heads(config, layer) * config->key_index_bytes; /* of a chunk, of all heads */
+    uint64_t next = chunk;
+    for (; end - next >= KEY_INDEX_RUN && kv_key_index_run_is_whole(sequence, next); next += KEY_INDEX_RUN) {
+        const struct span its = block_at(sequence, layer, 0, next);
+        if (its.buffer != first.buffer || its.offset != first.offset + (next - chunk) * bytes) break;
+    }
+    return next;
+}
+
+void tier_upload_runs(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source) {
+    const struct kv_cache *cache = sequence->cache;
+    const size_t heads = kv_heads(&cache->config, blocks->layer), bytes = cache->config.key_index_bytes;
+    const uint64_t end = blocks->chunk_first + blocks->chunk_count, first_run = blocks->chunk_first / KEY_INDEX_RUN;
+    for (uint64_t chunk = blocks->chunk_first, next; chunk < end; chunk = next) {
+        const uint64_t chunks = (chunk / KEY_INDEX_RUN - first_run) * KEY_INDEX_RUN;
+        const struct span place = span_behind(source, chunks * heads * bytes);
+        next = whole_runs_end(sequence, blocks->layer, chunk, end);
+        if (next > chunk) {
+            cache->device->operations->copy(cache->tier->stream, block_at(sequence, blocks->layer, 0, chunk), place,
+                                            (next - chunk) * heads * bytes);
+            continue;
+        }
+        next = min_size((chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN, end);
+        struct tier_blocks own = {blocks->layer, 0, chunk, next - chunk, NULL};
+        for (; own.head < heads; own.head++)
+            upload_blocks(sequence, &own, span_behind(place, own.head * own.chunk_count * bytes));
+    }
 }
 
 /* Blocks [first, end) of full chunks of a layer, all in one document, to where the view shows them. */
@@ -112,7 +159,7 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
     for (uint64_t chunk = first; chunk < end;) {
         const uint64_t segment_end = (chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
-        if (tier_load_run(sequence, document, layer, chunk, count, &why) != STATUS_OK)
+        if (tier_load_run(sequence, document, &(struct tier_blocks){layer, 0, chunk, count, NULL}, &why) != STATUS_OK)
             return document_key_index_failed(document, &why, error);
         tier->statistics.key_index_read_bytes += heads * count * sequence->cache->config.key_index_bytes;
         chunk += count;

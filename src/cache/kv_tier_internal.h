@@ -28,7 +28,7 @@ enum {
     TIER_RING_PAGES = 16384,         /* pages that are being read at once, at most */
     TIER_RUN_CHUNKS = KEY_INDEX_RUN, /* that are written together */
     TIER_UPLOADS = 2,      /* one is read to while the other one goes up, */
-    TIER_UPLOAD_RUNS = 16, /* each of so many runs of the key index */
+    TIER_UPLOAD_RUNS = 16, /* each of so many runs of the key index of a head, as runs of all heads of a layer */
     TIER_TAIL_LAYERS = 4, /* whose last chunks are read together; the least budget has slots for all layers' */
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
@@ -315,16 +315,17 @@ struct tier_blocks {
 };
 /* From where they lie in the key index, on the tier's stream: neighbours by one copy. */
 void tier_download_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks);
-/* To there, from a span of MEMORY_SHARED that has them, in place of memory. */
-void tier_upload_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source);
 /* Reads and verifies those of one run, of one document, by any thread (document_read_key_index).  memory NULL: to where
  * they lie in the key index, which is in RAM. */
 enum status tier_load_blocks(const struct kv_sequence *sequence, struct document *document,
                              const struct tier_blocks *blocks, struct error *why) STATUS_CHECKED;
-/* Of a run, of all heads of a layer, to where they lie in the key index, which is in RAM: by one read where they lie
- * there as in the document. */
-enum status tier_load_run(const struct kv_sequence *sequence, struct document *document, size_t layer, uint64_t chunk,
-                          size_t count, struct error *why) STATUS_CHECKED;
+/* Of a run, of all heads of the layer, whichever blocks->head is: by one read where they lie in the key index as in
+ * the document.  memory: [heads][chunk_count]. */
+enum status tier_load_run(const struct kv_sequence *sequence, struct document *document,
+                          const struct tier_blocks *blocks, struct error *why) STATUS_CHECKED;
+/* To the key index, from a span of MEMORY_SHARED that has a place for each run of blocks, of all heads of the layer, in
+ * which tier_load_run has put what there is of it: neighbours by one copy. */
+void tier_upload_runs(struct kv_sequence *sequence, const struct tier_blocks *blocks, struct span source);
 
 /* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
  * key_index_on_disk. */
