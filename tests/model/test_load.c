@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "device/host_span.h"
+#include "model/model_internal.h"
 #include "model/model_size.h"
 #include "model/tiny_model.h"
 
@@ -617,8 +618,24 @@ static int tear_down(void **state) {
     return 0;
 }
 
+/* A file that a program writes again is the one that its struct says. */
+static void tiny_models_are_not_mixed_up(void **state) {
+    static const char *const families[] = {"llama", "qwen3", "llama"};
+    (void)state;
+    for (size_t i = 0; i < 6; i++) {
+        struct tiny_model tiny = tiny_model_default(families[i % 3]);
+        struct model *model;
+        tiny.layer_count = 1 + i % 2;
+        tiny_model_load_on(&tiny, "mixed-up", device, &model);
+        assert_int_equal(model->config.layer_count, tiny.layer_count);
+        assert_string_equal(family_name(model->config.family), tiny.family);
+        model_destroy(model);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiny_models_are_not_mixed_up),
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
