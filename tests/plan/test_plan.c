@@ -240,8 +240,8 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     attention.turns = false;
     turns -= attention_bytes(&attention);
     assert_in_range(turns, 1, 1 << 16);
-    /* and the way there: two areas of 32 chunks of a head, whole pages. */
-    const uint64_t area = 32 * KV_CHUNK_TOKENS * key_index / kv_lane_count(&cache);
+    /* and the way there: two areas of 32 chunks of a layer, whole pages. */
+    const uint64_t area = 32 * KV_CHUNK_TOKENS * key_index / kv_lane_count(&cache) * cache.kv_head_count;
     assert_int_equal(beside, in_ram + turns - disk.device_bytes + 2 * align_up(area, IO_ALIGNMENT));
     assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
     assert_int_equal(cache.pooled_tokens, 0);

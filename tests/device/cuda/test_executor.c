@@ -403,10 +403,10 @@ static void kernels_are_found(void **state) {
     (void)state;
     assert_null(executor_find("planted"));
     assert_string_equal(executor_find("planted_product")->name, "planted_product");
-    static const char *const names[] = {"planted_decode",  "planted_dense", "planted_experts", "planted_prefill",
-                                        "planted_product", "planted_tiles", "planted_turned"};
-    for (size_t i = 0; i < 7; i++) assert_ptr_equal(executor_kernel_at(i), executor_find(names[i]));
-    assert_null(executor_kernel_at(7));
+    static const char *const names[] = {"planted_decode",  "planted_dense",   "planted_experts", "planted_matmul",
+                                        "planted_prefill", "planted_product", "planted_tiles",   "planted_turned"};
+    for (size_t i = 0; i < 8; i++) assert_ptr_equal(executor_kernel_at(i), executor_find(names[i]));
+    assert_null(executor_kernel_at(8));
 }
 
 int main(void) {
