@@ -243,16 +243,19 @@ static enum status refuse_unsupported(struct reader *reader) {
 /* Factors of embeddings, of what layers add, and of logits.  With y = x / r in place of the residual stream x, to which
  * layers add r times what they compute, they add it as it is: norms are the same with an epsilon of e / r^2. */
 static enum status read_given_scales(struct reader *reader) {
+    enum { EMBEDDING, RESIDUAL, LOGITS, SCALES };
+    static const char *const keys[SCALES] = {"embedding_scale", "residual_scale", "logit_scale"};
     struct model_config *config = reader->config;
-    float embedding = 0, residual = 0, logits = 0; /* 0 in llama.cpp: not given */
+    float scales[SCALES] = {0};
     if (!reader->family->scales.are_given) return STATUS_OK;
-    TRY(read_float(reader, "embedding_scale", 0, 1e6, &embedding));
-    TRY(read_float(reader, "residual_scale", 0, 1e6, &residual));
-    TRY(read_float(reader, "logit_scale", 0, 1e6, &logits)); /* logits are divided by it */
-    if (residual == 0) residual = 1;
-    config->embedding_scale = (embedding != 0 ? embedding : 1) / residual;
-    config->norm_epsilon /= residual * residual;
-    config->output_scale = logits != 0 ? 1 / logits : 1;
+    for (size_t i = 0; i < SCALES; i++) {
+        TRY(read_float(reader, keys[i], 0, 1e6, &scales[i]));
+        if (scales[i] == 0) scales[i] = 1; /* in llama.cpp: not given */
+        if (scales[i] < 1e-6F) return refuse(reader, reader->key, "expected at least 1e-6");
+    }
+    config->embedding_scale = scales[EMBEDDING] / scales[RESIDUAL];
+    config->norm_epsilon /= scales[RESIDUAL] * scales[RESIDUAL];
+    config->output_scale = 1 / scales[LOGITS]; /* they are divided by it */
     return STATUS_OK;
 }
 
@@ -446,12 +449,12 @@ static enum status read_scaling_type(struct reader *reader) {
     static const struct {
         const char *name;
         enum rope_scaling scaling;
-    } known[] = {{"none", ROPE_SCALING_NONE},
-                 {"linear", ROPE_SCALING_LINEAR},
-                 {"yarn", ROPE_SCALING_YARN},
-                 {"llama3", ROPE_SCALING_LLAMA3},
-                 {"longrope", ROPE_SCALING_NONE}}; /* by tensors */
-    enum { LONGROPE = 4 };
+        const char *tensor; /* which has it; NULL: keys have */
+    } known[] = {{"none", ROPE_SCALING_NONE, NULL},
+                 {"linear", ROPE_SCALING_LINEAR, NULL},
+                 {"yarn", ROPE_SCALING_YARN, NULL},
+                 {"llama3", ROPE_SCALING_LLAMA3, NULL},
+                 {"longrope", ROPE_SCALING_NONE, ROPE_FACTORS_LONG}};
     struct gguf_string name = {0};
     const char *key = reader_key(reader, "rope.scaling.type");
     TRY(gguf_get_string(reader->gguf, key, &name, reader->error));
@@ -462,7 +465,7 @@ static enum status read_scaling_type(struct reader *reader) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strlen(known[i].name) == name.length && memcmp(known[i].name, name.text, name.length) == 0) {
             reader->config->rope_scaling = known[i].scaling;
-            if (i == LONGROPE && gguf_find_tensor(reader->gguf, ROPE_FACTORS_LONG) == NULL)
+            if (known[i].tensor != NULL && gguf_find_tensor(reader->gguf, known[i].tensor) == NULL)
                 return refuse(reader, key, "found 'longrope', and no tensor " ROPE_FACTORS_LONG);
             return STATUS_OK;
         }

@@ -172,6 +172,8 @@ static const struct bad bad_files[] = {
      {.key = "residual_scale", .value = 0.5F},
      "llama.residual_scale: this feature is not supported in this family"},
     {"granite", {.key = "residual_scale", .value = -1}, "granite.residual_scale: found -1, expected 0 to 1e+06"},
+    {"granite", {.key = "residual_scale", .value = 1e-30F}, "granite.residual_scale: expected at least 1e-6"},
+    {"granite", {.key = "logit_scale", .value = 1e-30F}, "granite.logit_scale: expected at least 1e-6"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
