@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include <sqlite3.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "cache/store/store_internal.h"
 #include "cache/store_sample.h"
@@ -315,6 +318,41 @@ static void test_documents_of_before(void **state) {
     }
 }
 
+#if defined(__x86_64__)
+/* Whether the upper halves of vector registers are in use: XINUSE, where the processor tells. */
+static bool upper_halves_are_used(bool *told) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has_xsave = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_OSXSAVE) != 0;
+    *told = has_xsave && __get_cpuid_count(13, 1, &a, &b, &c, &d) != 0 && (a & 4) != 0;
+    if (!*told) return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+    return (a & 4) != 0;
+}
+#endif
+
+/* What computes them leaves no upper halves of vectors behind, for which code of SSE would wait. */
+static void test_vectors_are_left(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    static int32_t tokens[1024];
+    uint8_t *bytes = (uint8_t *)tokens;
+    bool told;
+    for (size_t i = 0; i < sizeof tokens; i++) bytes[i] = (uint8_t)i;
+    static const size_t sizes[] = {16, 240, 241, 1024, 1536, sizeof tokens};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const struct checksum sum = checksum_of(bytes, sizes[i]);
+        assert_false(upper_halves_are_used(&told));
+        const struct part_sum part = part_sum_of(bytes, sizes[i]);
+        assert_false(upper_halves_are_used(&told));
+        bytes[0] ^= sum.bytes[0] ^ part.bytes[0];
+    }
+    assert_true(prefix_of(tokens) != 0 && !upper_halves_are_used(&told));
+    if (!told) skip();
+#else
+    skip();
+#endif
+}
+
 int main(void) {
     seed = test_seed(20261123);
     const struct CMUnitTest tests[] = {
@@ -323,6 +361,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_reads_that_fail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_truncation, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_documents_of_before, set_up, tear_down),
+        cmocka_unit_test(test_vectors_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
