@@ -214,6 +214,8 @@ struct index_parts {
     pthread_mutex_t lock;
     size_t failed; /* under lock: the first part that could not be read, and why */
     struct error why;
+    enum status opened; /* the engine's thread's: whether the document's opening has ended well, and why not */
+    struct error not_opened;
 };
 
 static uint64_t part_end(uint64_t chunk, uint64_t end) {
@@ -263,9 +265,14 @@ static void read_part(struct index_parts *parts, size_t number) {
     pthread_mutex_unlock(&parts->lock);
 }
 
-/* All parts before one that failed are read: numbers are handed out in order. */
+/* All parts before one that failed are read: numbers are handed out in order.  The engine's thread first verifies what
+ * the catalog has besides, while the others read. */
 static void read_parts(void *context, const struct pool_worker *worker) {
     struct index_parts *parts = context;
+    if (worker->index == 0) {
+        parts->opened = document_open_end(parts->document, &parts->not_opened);
+        if (parts->opened != STATUS_OK) parts->has_failed = true;
+    }
     for (size_t i; !parts->has_failed && (i = pool_ticket(worker)) < parts->count;) read_part(parts, i);
 }
 
@@ -315,6 +322,10 @@ static enum status read_key_index(struct index_parts *parts, struct error *error
         status = read_and_upload(parts, error);
     const enum status moved =
         cache->device->operations->stream_synchronize(cache->tier->stream, status == STATUS_OK ? error : NULL);
+    if (parts->opened != STATUS_OK) { /* and checksums that parts were compared with may be damaged */
+        if (error != NULL) *error = parts->not_opened;
+        return parts->opened;
+    }
     if (parts->has_failed) return document_key_index_failed(parts->document, &parts->why, error);
     return status != STATUS_OK ? status : moved;
 }
@@ -331,6 +342,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
         return error_set(error, STATUS_UNSUPPORTED, "key index on disk: found %s in the document, expected %s",
                          layout->key_index_kind, sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
+    if (!same) TRY(document_open_end(document, error));
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
     if (chunk_first >= chunk_count) return STATUS_OK;
     struct index_parts parts = {.sequence = sequence,
@@ -425,6 +437,7 @@ static enum status load_document(struct kv_sequence *sequence, struct document *
     TRY(kv_sequence_reserve(sequence, token_count, error));
     uint64_t began = trace_clock(trace);
     TRY(load_key_index(sequence, document, shared, chunk_count, error));
+    TRY(document_open_end(document, error)); /* where nothing of it was read */
     trace_since(trace, "read key index", TRACE_ENGINE, began, TRACE_NONE, (uint32_t)(chunk_count - shared));
     began = trace_clock(trace);
     TRY(tier_load_state(sequence, document, token_count, error));

@@ -231,8 +231,8 @@ static enum status open_match(struct documents *documents, const struct kv_backi
     *writable = match->prefix_tokens == match->token_count && same_key_index(&match->layout, &backing->layout) &&
                 !documents->is_read_only && !is_named_otherwise(documents, match->document, prompt);
     if (*writable) {
-        enum status status = document_open(document, documents->store, match->document, &backing->model, &match->layout,
-                                           DOCUMENT_APPEND, token_capacity, error);
+        enum status status = document_open_begin(document, documents->store, match->document, &backing->model,
+                                                 &match->layout, DOCUMENT_APPEND, token_capacity, error);
         if (status == STATUS_IO && io_is_full(error->os_error)) {
             *full = *error;
             full->status = STATUS_FULL; /* where RAM does not do without it, memory is what is lacking */
@@ -240,8 +240,8 @@ static enum status open_match(struct documents *documents, const struct kv_backi
         if (status != STATUS_FULL && full->message[0] == '\0') return status;
         *writable = false; /* another process continues it, or the disk lacks space */
     }
-    return document_open(document, documents->store, match->document, &backing->model, &match->layout, DOCUMENT_READ, 0,
-                         error);
+    return document_open_begin(document, documents->store, match->document, &backing->model, &match->layout,
+                               DOCUMENT_READ, 0, error);
 }
 
 /* Rows of a compressed page are rounded, and the rows that follow must be exact.  So of a chunk that is full in the

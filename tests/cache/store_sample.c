@@ -442,10 +442,11 @@ enum status sample_reuse(const struct sample *sample, struct store *store, uint6
         store, &(struct store_query){&sample->model, &sample->layout, tokens, token_count, STORE_LIKE_KIND},
         &match, error);
     if (status == STATUS_OK && match.document > 0) {
-        status = document_open(&document, store, match.document, &sample->model, &match.layout, DOCUMENT_READ,
-                               0, error);
+        status = document_open_begin(&document, store, match.document, &sample->model, &match.layout, DOCUMENT_READ,
+                                     0, error);
         if (status == STATUS_OK) {
-            status = sample_check(sample, document, error);
+            status = document_open_end(document, error);
+            if (status == STATUS_OK) status = sample_check(sample, document, error);
             if (status == STATUS_OK) *reused = match.prefix_tokens;
             document_close(document);
         }

@@ -739,8 +739,8 @@ static struct io_fault meet(void *context, enum io_call call, const char *path, 
 
 static enum status open_first(struct setting *setting, struct model_sequence *model, struct error *error) {
     struct document *document;
-    assert_ok(document_open(&document, setting->store, 1, &setting->backing.model, &setting->backing.layout,
-                            DOCUMENT_READ, 0, error),
+    assert_ok(document_open_begin(&document, setting->store, 1, &setting->backing.model, &setting->backing.layout,
+                                  DOCUMENT_READ, 0, error),
               *error);
     assert_ok(kv_sequence_create(&model->sequence, setting->cache, context_of(setting), error), *error);
     kv_sequence_set_backing(model->sequence, &setting->backing);

@@ -647,9 +647,11 @@ static void test_writer_and_readers(void **state) {
                      (unsigned long long)id, (int)getpid());
             assert_string_equal(error.message, expected);
         }
-        assert_ok(document_open(&reader, other, id, &sample.model, &sample.layout, DOCUMENT_READ, 0, &error),
+        assert_ok(document_open_begin(&reader, other, id, &sample.model, &sample.layout, DOCUMENT_READ, 0, &error),
                   error);
         assert_ok(sample_write(&sample, writer, to - 100 < 130 ? 130 : to - 100, to, NULL, &error), error);
+        if (to / 100 % 2 == 0) assert_ok(document_flush(writer, &error), error); /* a commit comes in between */
+        assert_ok(document_open_end(reader, &error), error);
         assert_ok(sample_check(&sample, reader, &error), error); /* what it was when it was opened */
         document_close(reader);
         assert_ok(document_flush(writer, &error), error);

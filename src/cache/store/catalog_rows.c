@@ -397,6 +397,45 @@ static struct commit_row read_numbers(sqlite3_stmt *statement, uint64_t document
                                .tail_sums_bytes = (size_t)sqlite3_column_int64(statement, 6)};
 }
 
+/* Behind so many tokens of the commits before it, within the row's. */
+static bool follows(const struct commit_row *commit, uint64_t number, uint64_t tokens, const struct document_row *row) {
+    return commit->number == number && commit->token_first == tokens && commit->token_end > tokens &&
+           commit->token_end <= row->token_count;
+}
+
+/* Two ways to go through them have the same columns. */
+#define COMMIT_COLUMNS                                                                                          \
+    "number, token_first, token_end, length(tokens), length(page_sums), length(metadata_sums), length(tail_sums), " \
+    "checksum, rowid"
+
+enum status catalog_read_key_index_sums(struct catalog *catalog, const struct document_row *row,
+                                        void (*place)(void *context, const struct commit_row *commit,
+                                                      struct commit_places *places),
+                                        void *context, bool *all, struct error *error) {
+    const char *doing = "reading a document's commits";
+    sqlite3_stmt *statement;
+    *all = false;
+    TRY(catalog_prepare(catalog, "SELECT " COMMIT_COLUMNS " FROM commits WHERE document=?1 ORDER BY number", doing,
+                        &statement, error));
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
+    if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
+    uint64_t number = 0, tokens = 0;
+    while (number < row->generation && (code = sqlite3_step(statement)) == SQLITE_ROW) {
+        const struct commit_row commit = read_numbers(statement, row->id);
+        struct commit_places places = {0};
+        if (!follows(&commit, number + 1, tokens, row)) break; /* catalog_see_commits says so */
+        place(context, &commit, &places);
+        if (commit.key_index_sums_bytes > 0 && places.key_index_sums == NULL) break;
+        code = read_blob(catalog, sqlite3_column_int64(statement, 8), "metadata_sums", places.key_index_sums,
+                         commit.key_index_sums_bytes);
+        if (code != SQLITE_OK) break;
+        number++;
+        tokens = commit.token_end;
+    }
+    *all = number == row->generation && tokens == row->token_count;
+    return catalog_finish(catalog, statement, code, doing, error);
+}
+
 /* The blobs. */
 static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct blob_area *area,
                        const struct commit_places *places, struct commit_row *commit) {
@@ -405,6 +444,7 @@ static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct 
     const size_t sizes[COMMIT_BLOBS] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                                         commit->tail_sums_bytes};
     void *const given[COMMIT_BLOBS] = {places->tokens, places->page_sums, places->key_index_sums, places->tail_sums};
+    const bool is_there[COMMIT_BLOBS] = {false, false, places->key_index_sums_are_there, false};
     size_t offsets[COMMIT_BLOBS], total = 0;
     for (int i = 0; i < COMMIT_BLOBS; i++) {
         offsets[i] = total;
@@ -415,6 +455,7 @@ static int read_commit(struct catalog *catalog, sqlite3_stmt *statement, struct 
     for (int i = 0; i < COMMIT_BLOBS && code == SQLITE_OK; i++) {
         void *to = given[i] != NULL ? given[i] : area->memory + offsets[i];
         *blobs[i] = to;
+        if (is_there[i]) continue;
         code = read_blob(catalog, sqlite3_column_int64(statement, 8), blob_names[i], to, sizes[i]);
     }
     return code;
@@ -424,31 +465,28 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
                                 void (*place)(void *context, const struct commit_row *commit,
                                               struct commit_places *places),
                                 enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
-                                void *context, struct error *error) {
+                                void *context, bool may_have_grown, struct error *error) {
     const char *doing = "reading a document's commits";
     sqlite3_stmt *statement;
-    TRY(catalog_prepare(catalog,
-                        "SELECT number, token_first, token_end, length(tokens), length(page_sums), "
-                        "length(metadata_sums), length(tail_sums), checksum, rowid FROM commits WHERE document=?1 "
-                        "ORDER BY number",
-                        doing, &statement, error));
+    TRY(catalog_prepare(catalog, "SELECT " COMMIT_COLUMNS " FROM commits WHERE document=?1 ORDER BY number", doing,
+                        &statement, error));
     struct checksum chain = {{0}}, computed;
     uint64_t number = 0, tokens = 0;
     int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
     if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
     enum status status = STATUS_OK;
     struct blob_area area = {NULL, 0};
-    while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
+    while (status == STATUS_OK && !(may_have_grown && number == row->generation) &&
+           (code = sqlite3_step(statement)) == SQLITE_ROW) {
         struct commit_row commit = read_numbers(statement, row->id);
         struct commit_places places = {0};
-        const bool follows = commit.number == ++number && commit.token_first == tokens && commit.token_end > tokens &&
-                             commit.token_end <= row->token_count;
-        if (follows && place != NULL) place(context, &commit, &places);
+        const bool is_next = follows(&commit, ++number, tokens, row);
+        if (is_next && place != NULL) place(context, &commit, &places);
         code = read_commit(catalog, statement, &area, &places, &commit);
         if (code != SQLITE_OK) break;
         computed = commit_checksum(&commit);
         if (!column_bytes(statement, 7, commit.checksum.bytes, sizeof commit.checksum) ||
-            !checksum_equal(&commit.checksum, &computed) || !follows)
+            !checksum_equal(&commit.checksum, &computed) || !is_next)
             status = error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": commit %" PRIu64 " is damaged",
                                catalog->path, row->id, number);
         if (status != STATUS_OK) break;

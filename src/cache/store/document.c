@@ -81,7 +81,10 @@ void document_free(struct document *document) {
 uint64_t document_id(const struct document *document) { return document->id; }
 const struct store_layout *document_layout(const struct document *document) { return &document->layout; }
 uint64_t document_token_count(const struct document *document) { return document->committed_tokens; }
-const int32_t *document_tokens(const struct document *document) { return document->tokens; }
+const int32_t *document_tokens(const struct document *document) {
+    ASSERT(!document->is_begun);
+    return document->tokens;
+}
 
 /* Opening */
 
@@ -101,6 +104,7 @@ static void commit_place(void *context, const struct commit_row *commit, struct 
         places->tokens = document->tokens + commit->token_first;
     places->page_sums = page_sums_place(document, chunk_first, chunk_end, commit->page_sums_bytes);
     places->key_index_sums = key_index_sums_place(document, chunk_first, chunk_end, commit->key_index_sums_bytes);
+    places->key_index_sums_are_there = document->is_begun;
 }
 
 /* Takes over the tables of one commit, whose checksum is right; a catalog made by somebody else may still say
@@ -201,14 +205,25 @@ static enum status find_row(struct store *store, uint64_t id, struct document_ro
     return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
 }
 
-/* What the files and the commits of the row say.  Tables are made once files are as long as so many tokens need: a row
- * may say anything. */
-static enum status document_load(struct document *document, uint64_t token_capacity, struct error *error) {
+/* Whether reading may begin before the commits are verified.  Positions are needed by what opening does besides. */
+static enum status begin_early(struct document *document, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    if (geometry->key_index_bytes == 0 || geometry_has_positions(geometry)) return STATUS_OK;
+    return catalog_read_key_index_sums(&document->store->catalog, &document->row, commit_place, document,
+                                       &document->is_begun, error);
+}
+
+/* What the files and the commits of the row say; is_early: of the latter what document_open_begin needs.  Tables are
+ * made once files are as long as so many tokens need: a row may say anything. */
+static enum status document_load(struct document *document, uint64_t token_capacity, bool is_early,
+                                 struct error *error) {
     const struct document_row *row = &document->row;
     TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation), error));
     TRY(size_check(&document->key_index, key_index_end(&document->geometry, row->token_count), error));
     TRY(document_tables(document, token_capacity, error));
-    return catalog_see_commits(&document->store->catalog, row, commit_place, commit_take, document, error);
+    if (is_early) TRY(begin_early(document, error));
+    if (document->is_begun) return STATUS_OK;
+    return catalog_see_commits(&document->store->catalog, row, commit_place, commit_take, document, false, error);
 }
 
 /* Reserves so many bytes for the document, of that geometry, and writes its row. */
@@ -319,23 +334,24 @@ static void states_begin(struct document *document) {
 
 /* The row, its commits and the files as of one moment: inside a read transaction, no writer can commit. */
 static enum status load_row(struct document *document, uint64_t id, const struct store_model *model, const char *layout,
-                            uint64_t token_capacity, struct error *error) {
+                            uint64_t token_capacity, bool is_early, struct error *error) {
     struct store *store = document->store;
     TRY(find_row(store, id, &document->row, error));
     TRY(row_check(store, &document->row, model, layout, error));
     uint64_t tokens = document->row.token_count;
     const enum status status =
-        document_load(document, document->writing && token_capacity > tokens ? token_capacity : tokens, error);
+        document_load(document, document->writing && token_capacity > tokens ? token_capacity : tokens, is_early,
+                      error);
     document->flag = status == STATUS_DOCUMENT;
     document->committed_tokens = tokens;
     return status;
 }
 
 static enum status open_locked(struct document *document, uint64_t id, const struct store_model *model,
-                               const char *layout, uint64_t token_capacity, struct error *error) {
+                               const char *layout, uint64_t token_capacity, bool is_early, struct error *error) {
     struct store *store = document->store;
     TRY(catalog_begin_read(&store->catalog, error));
-    enum status status = load_row(document, id, model, layout, token_capacity, error);
+    enum status status = load_row(document, id, model, layout, token_capacity, is_early, error);
     catalog_rollback(&store->catalog); /* nothing was changed */
     if (document->flag) return store_flag(store, id, error);
     TRY(status);
@@ -345,9 +361,10 @@ static enum status open_locked(struct document *document, uint64_t id, const str
     return STATUS_OK;
 }
 
-enum status document_open(struct document **result, struct store *store, uint64_t id, const struct store_model *model,
-                          const struct store_layout *layout, enum document_mode mode, uint64_t token_capacity,
-                          struct error *error) {
+static enum status open_document(struct document **result, struct store *store, uint64_t id,
+                                 const struct store_model *model, const struct store_layout *layout,
+                                 enum document_mode mode, uint64_t token_capacity, bool is_early,
+                                 struct error *error) {
     char text[STORE_TEXT_MAX];
     struct document_row row;
     struct error why;
@@ -371,7 +388,7 @@ enum status document_open(struct document **result, struct store *store, uint64_
     document->id = id;
     status = files_open(document, id, mode, error);
     if (status == STATUS_OK) status = files_lock(document, id, mode, error);
-    if (status == STATUS_OK) status = open_locked(document, id, model, text, token_capacity, error);
+    if (status == STATUS_OK) status = open_locked(document, id, model, text, token_capacity, is_early, error);
     if (status != STATUS_OK) {
         document_free(document);
         return status;
@@ -379,6 +396,41 @@ enum status document_open(struct document **result, struct store *store, uint64_
     io_file_will_need(&document->key_index, 0, 0);
     (void)futimens(document->pages.fd, NULL); /* "used": decides which document is removed first when space is needed */
     *result = document;
+    return STATUS_OK;
+}
+
+enum status document_open(struct document **document, struct store *store, uint64_t id, const struct store_model *model,
+                          const struct store_layout *layout, enum document_mode mode, uint64_t token_capacity,
+                          struct error *error) {
+    return open_document(document, store, id, model, layout, mode, token_capacity, false, error);
+}
+
+enum status document_open_begin(struct document **document, struct store *store, uint64_t id,
+                                const struct store_model *model, const struct store_layout *layout,
+                                enum document_mode mode, uint64_t token_capacity, struct error *error) {
+    return open_document(document, store, id, model, layout, mode, token_capacity, true, error);
+}
+
+/* What was committed when it was opened, whatever has come behind it since. */
+static enum status verify_commits(struct document *document, struct error *error) {
+    struct catalog *catalog = &document->store->catalog;
+    struct document_row row;
+    TRY(find_row(document->store, document->id, &row, error));
+    return catalog_see_commits(catalog, &document->row, commit_place, commit_take, document,
+                               row.generation != document->row.generation, error);
+}
+
+enum status document_open_end(struct document *document, struct error *error) {
+    struct store *store = document->store;
+    struct error why;
+    if (!document->is_begun) return STATUS_OK;
+    if (error == NULL) error = &why;
+    TRY(catalog_begin_read(&store->catalog, error));
+    const enum status status = verify_commits(document, error);
+    catalog_rollback(&store->catalog);
+    if (status == STATUS_DOCUMENT) return store_flag(store, document->id, error);
+    TRY(status);
+    document->is_begun = false;
     return STATUS_OK;
 }
 
@@ -515,6 +567,7 @@ static enum status check_parts(struct document *document, const struct page_read
 }
 
 enum status document_check_page(struct document *document, const struct page_read *read, struct error *error) {
+    ASSERT(!document->is_begun);
     if (read->part_count > 0) return check_parts(document, read, error);
     const struct geometry *geometry = &document->geometry;
     bool tail = document_read_is_tail(document, read);

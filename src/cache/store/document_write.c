@@ -339,7 +339,8 @@ static void complete_assert(const struct document *document, uint64_t token_coun
 enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
                             struct error *error) {
     struct writer *writer = document->store->writer;
-    ASSERT(document->writing && token_count > document->asked_tokens && token_count <= document->token_capacity);
+    ASSERT(document->writing && !document->is_begun);
+    ASSERT(token_count > document->asked_tokens && token_count <= document->token_capacity);
     TRY(writer_failure(writer, document, error));
     complete_assert(document, token_count);
     TRY(writer_commit(writer, document, tokens, document->asked_tokens, token_count, error));

@@ -271,6 +271,15 @@ enum status document_open(struct document **document, struct store *store, uint6
                           const struct store_layout *layout, enum document_mode mode, uint64_t token_capacity,
                           struct error *error) STATUS_CHECKED;
 
+/* The same in two steps, so that the key index may be read while megabytes of other checksums are read from the catalog
+ * and verified.  Between the two document_read_key_index may be called, of chunks that were committed, and nothing that
+ * it has read may be used; whoever is there may go on reading while the engine's thread ends the opening.  What the
+ * second step finds damaged is flagged, and the document only to be closed. */
+enum status document_open_begin(struct document **document, struct store *store, uint64_t id,
+                                const struct store_model *model, const struct store_layout *layout,
+                                enum document_mode mode, uint64_t token_capacity, struct error *error) STATUS_CHECKED;
+enum status document_open_end(struct document *document, struct error *error) STATUS_CHECKED; /* nothing: it is open */
+
 /* Changes the fractions of a document for pages that nobody has written yet, from a segment of 16 chunks on (a later
  * span; spans that begin there or later go).  Its room is reserved anew.  STATUS_FULL: there is none;
  * STATUS_USAGE: the catalog cannot hold so many spans of so many layers.  Then nothing has changed. */

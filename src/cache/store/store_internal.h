@@ -231,14 +231,22 @@ enum status catalog_see_last(struct catalog *catalog, uint64_t id,
 /* Where what a commit has is read to; NULL: to memory of the catalog's, until it was seen. */
 struct commit_places {
     void *tokens, *page_sums, *key_index_sums, *tail_sums;
+    bool key_index_sums_are_there; /* by catalog_read_key_index_sums: not read once more */
 };
+/* Reads the key index's checksums of the commits to where `place` says, and verifies nothing: catalog_see_commits
+ * does, of what is there then.  *all: those of all commits. */
+enum status catalog_read_key_index_sums(struct catalog *catalog, const struct document_row *row,
+                                        void (*place)(void *context, const struct commit_row *commit,
+                                                      struct commit_places *places),
+                                        void *context, bool *all, struct error *error) STATUS_CHECKED;
 /* Shows the commits in order, each with its checksum found right and in *chain.  place, or NULL: asked first, of a
- * commit that has its numbers and lengths, within the row's tokens; what is there if it is wrong must not be used. */
+ * commit that has its numbers and lengths, within the row's tokens; what is there if it is wrong must not be used.
+ * may_have_grown: since the row was read, so that others may come behind its commits. */
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
                                 void (*place)(void *context, const struct commit_row *commit,
                                               struct commit_places *places),
                                 enum status (*see)(void *context, const struct commit_row *commit, struct error *error),
-                                void *context, struct error *error) STATUS_CHECKED;
+                                void *context, bool may_have_grown, struct error *error) STATUS_CHECKED;
 /* Of documents that may begin with these 64 tokens; layout NULL: of any. */
 enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout, int64_t prefix,
                                struct id_list *list, struct error *error) STATUS_CHECKED;
@@ -278,6 +286,7 @@ struct document {
     struct io_file pages, key_index;
     bool writing;
     bool flag; /* what was found while it was opened belongs into the catalog */
+    bool is_begun; /* of its commits there are the key index's checksums alone, and nothing is verified */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
     int32_t *tokens;                          /* [token_capacity]; owned, and with it the other tables */

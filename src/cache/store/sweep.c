@@ -132,7 +132,7 @@ enum status document_give_back(struct store *store, struct document_row *row, co
                                const struct document_files *files, struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     struct intact intact = {.geometry = geometry};
-    TRY(catalog_see_commits(&store->catalog, row, NULL, see_intact, &intact, error));
+    TRY(catalog_see_commits(&store->catalog, row, NULL, see_intact, &intact, false, error));
     if (row->generation > 0) return trim(store, row, geometry, &intact.states, files, error);
     /* Cut first: on a full disk only then the catalog has space for its journal. */
     if (files->pages != NULL) TRY(io_file_truncate(files->pages, 0, error));
