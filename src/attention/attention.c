@@ -57,6 +57,7 @@ struct step_limits {
     struct buffer buffer;   /* the same on the device */
     size_t list_stride;
     uint64_t tokens;  /* as attention_shape's */
+    bool looks;       /* the same */
     bool are_planned; /* they are of the step that was prepared last */
 };
 
@@ -368,7 +369,7 @@ static enum status plan_step(struct attention *attention, struct stream *stream,
     for (size_t index = 0; index < attention->options.layer_count; index++) {
         struct step_query layer;
         step_query_init(&layer, attention, step, index);
-        select_limits(attention->select, &layer.query, choice, layer.limits);
+        if (select_limits(attention->select, &layer.query, choice, layer.limits)) kind->looks = true;
         if (choice->everything) continue;
         kind->chooses = choice->chosen_count != 0;
         if (attention->reuse != NULL)
@@ -432,6 +433,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     kind->lists[0] = choice->rows->address;
     kind->lists[1] = attention->limits.buffer.address;
     kind->tokens = attention->limits.tokens = tokens_of(step);
+    attention->limits.looks = kind->looks;
     if (!tells(attention))
         attention->device->operations->upload(stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
                                               options->layer_count * step->row_count * options->kv_head_count *
@@ -484,7 +486,7 @@ static void count_again(struct attention *attention, const struct attention_step
     for (size_t index = 0; index < layer_count; index++) {
         struct step_query layer;
         step_query_init(&layer, attention, step, index);
-        select_limits(attention->select, &layer.query, &attention->choice, layer.limits);
+        (void)select_limits(attention->select, &layer.query, &attention->choice, layer.limits);
     }
     attention->counted_layers = layer_count;
 }
@@ -528,7 +530,8 @@ void attention_begin_capture(struct attention *attention) {
     if (attention->limits.list == NULL) return; /* dense */
     /* Where they are told those of a layer are first what is expected of it, and then its own. */
     const struct step_lists lists = {.limits = span_of(&attention->limits.buffer, 0),
-                                     .tokens = attention->limits.tokens};
+                                     .tokens = attention->limits.tokens,
+                                     .looks = attention->limits.looks};
     const struct span none = {.buffer = NULL};
     const bool is_told = tells(attention);
     capture_choice(&attention->choice, &lists, is_told ? turns_told(attention->turns, TURNS_LISTED) : none,

@@ -184,6 +184,7 @@ struct attention_step {
 /* What a captured step cannot differ in, beside its page tables. */
 struct attention_shape {
     bool chooses;      /* some row does; those that see everything then have it as lists in the layers that choose */
+    bool looks;        /* some list looks into few chunks (device.h, key_index_looks) */
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
     uint64_t tokens;   /* of rows that choose, at most: the longest one's and what it may grow by */
 };

@@ -602,16 +602,22 @@ struct step_list select_item_limits(const struct select_item *item, size_t kv_he
                               .picks = (uint32_t)select_item_picks(item, kv_head)};
 }
 
-void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
+bool select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
                    struct step_list *limits) {
     const size_t heads = query->operation->kv_head_count;
+    bool looks = false;
     select_plan(select, query, choice);
     for (size_t i = 0; i < choice->chosen_count; i++) {
         const struct select_item *item = &choice->candidates[i];
         count_chosen(select, item, heads, &choice->statistics);
-        for (size_t head = 0; head < heads; head++)
-            limits[choice->chosen_items[i] * heads + head] = select_item_limits(item, head);
+        for (size_t head = 0; head < heads; head++) {
+            const struct step_list limit = select_item_limits(item, head);
+            const uint64_t candidates = limit.candidate_end - limit.candidate_begin;
+            if (key_index_looks(layout_of(select, query->layer_index), candidates, limit.picks) > 0) looks = true;
+            limits[choice->chosen_items[i] * heads + head] = limit;
+        }
     }
+    return looks;
 }
 
 enum status select_choose(const struct select *select, struct stream *stream, const struct choice_query *query,

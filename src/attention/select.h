@@ -296,8 +296,9 @@ bool select_fits_graphs(const struct select *select);
 /* Of a KV head of a row that chooses. */
 struct step_list select_item_limits(const struct select_item *item, size_t kv_head);
 /* select_choose, as far as the host's part goes: what is counted is counted, and each row that chooses has the
- * limits of its lists in limits[row][kv head], of all the operation's rows. */
-void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
+ * limits of its lists in limits[row][kv head], of all the operation's rows.  true: some of them look into few chunks
+ * (device.h, key_index_looks). */
+bool select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
                    struct step_list *limits);
 /* Tokens that are chosen together, and that one score is of. */
 size_t select_unit_tokens(const struct select *select);

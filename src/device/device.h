@@ -398,6 +398,7 @@ struct step_lists {
     struct span step;   /* struct step_row [rows of q] */
     struct span limits; /* struct step_list [item_count][kv_head_count] */
     uint64_t tokens;    /* no sequence has more in any launch; 0: as many as its view has room for */
+    bool looks;         /* a list may look into few chunks (key_index_looks); false: none does in any launch */
 };
 
 /* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K
@@ -433,14 +434,17 @@ struct choose_operation {
     struct step_lists at;
 };
 
-/* Whole chunks of its candidates that a KV head looks into (look.h); 0: all. */
-static inline size_t choose_looks(const struct choose_operation *operation, const struct select_item *item,
-                                  size_t kv_head) {
-    const struct key_index_layout *layout = operation->layout;
-    const uint64_t candidates = item->candidate_end - item->candidate_begin, picks = select_item_picks(item, kv_head);
-    if (layout->kind != KEY_INDEX_LEVEL || layout->level.spread_offset == 0 || operation->alpha != 0) return 0;
+/* Whole chunks of so many candidates that a KV head looks into (look.h); 0: all. */
+static inline size_t key_index_looks(const struct key_index_layout *layout, uint64_t candidates, uint64_t picks) {
+    if (layout->kind != KEY_INDEX_LEVEL || layout->level.spread_offset == 0) return 0;
     if (candidates <= LOOK_FROM * picks) return 0;
     return (size_t)((LOOK_TIMES * picks + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS);
+}
+static inline size_t choose_looks(const struct choose_operation *operation, const struct select_item *item,
+                                  size_t kv_head) {
+    const uint64_t candidates = item->candidate_end - item->candidate_begin;
+    if (operation->alpha != 0) return 0;
+    return key_index_looks(operation->layout, candidates, select_item_picks(item, kv_head));
 }
 
 /* Where each list of a choice lies, and how long it is by what its item says. */

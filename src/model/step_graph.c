@@ -205,7 +205,8 @@ static enum status note_kind(struct forward *forward, const struct forward_batch
     TRY(attention_open_step(forward->attention, &step, error));
     note_tables(forward, batch);
     TRY(attention_prepare_step(forward->attention, forward->stream, &step, &shape, kinds->places, fits, error));
-    kinds->numbers[0] = batch->row_count << 2 | (uint64_t)shape.chooses << 1 | batch->beside;
+    kinds->numbers[0] =
+        batch->row_count << 3 | (uint64_t)shape.looks << 2 | (uint64_t)shape.chooses << 1 | batch->beside;
     for (size_t i = 0; i < sizeof shape.lists / sizeof shape.lists[0]; i++) note(kinds, shape.lists[i]);
     note(kinds, shape.tokens);
     for (size_t i = 0; i < batch->row_count; i++) note(kinds, kinds->places[i]);

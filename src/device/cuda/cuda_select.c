@@ -101,20 +101,18 @@ static uint64_t candidates_end(const struct cuda_scoring *s) {
     return end;
 }
 
-/* Whether a list may look, here or, in a graph, in any launch: then picks may become fewer by what the window grows. */
-static bool may_look(struct cuda_scoring *s, uint64_t end) {
-    enum { GROWS = 2 * KV_CHUNK_TOKENS };
+/* Whether a list may look, here or, in a graph, in any launch. */
+static bool may_look(struct cuda_scoring *s) {
     const struct choose_operation *operation = s->operation;
-    bool looks = false;
+    bool looks = operation->at.looks;
     if (operation->layout->kind != KEY_INDEX_LEVEL || operation->layout->level.spread_offset == 0) return false;
     for (size_t i = 0; i < operation->item_count; i++)
         for (size_t head = 0; head < s->kv_heads; head++) {
             const struct select_item *item = &operation->items[i];
-            const uint64_t picks = select_item_picks(item, head), fewest = picks > GROWS ? picks - GROWS : 0,
+            const uint64_t picks = select_item_picks(item, head),
                            most = picks > operation->list_stride ? picks : operation->list_stride,
                            tokens = item->candidate_begin + LOOK_FROM * most;
-            looks = looks ||
-                    (s->stream->made == NULL ? choose_looks(operation, item, head) > 0 : end > LOOK_FROM * fewest);
+            looks = looks || (!span_exists(operation->at.limits) && choose_looks(operation, item, head) > 0);
             s->chunks_most = (uint32_t)max_size(s->chunks_most, (size_t)(tokens / KV_CHUNK_TOKENS) + 3);
         }
     return looks;
@@ -124,7 +122,7 @@ static bool choose_places(struct choosing *c) {
     struct cuda_scoring *s = &c->scoring;
     const uint64_t end = candidates_end(s);
     s->unit_stride = (uint32_t)align_up((size_t)end / c->unit_tokens + 1, 16);
-    s->chunk_stride = may_look(s, end) ? (uint32_t)(end / KV_CHUNK_TOKENS + 1) : 0;
+    s->chunk_stride = may_look(s) ? (uint32_t)(end / KV_CHUNK_TOKENS + 1) : 0;
     const size_t query = s->heads * cuda_query_bytes(s->operation->layout),
                  scores = (size_t)s->kv_heads * max_size(c->score_heads, 1) * s->unit_stride * sizeof(float),
                  units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t),
