@@ -561,54 +561,88 @@ static void layers_that_differ_have_slots(void **state) {
     }
 }
 
-/* The first step of a sequence, of which launch number `fault` lacks memory (0: none does), so that slots may be
+/* ---- steps that fail ---- */
+
+struct lacking {
+    const char *preset, *settings, *keep;
+    size_t length;
+    bool on_disk, in_4_bits;
+};
+
+/* The first step behind a prompt, of which launch number `fault` lacks memory (0: none does), so that slots may be
  * promised units that never come.  It is run again where it failed.  Returns its launches, and the logits. */
-static uint64_t lacking_step(const struct tiny_model *tiny, size_t length, uint64_t fault, float *row) {
-    struct rig rig;
+static uint64_t lacking_step(struct rig *rig, const struct plan *plan, const struct lacking *of, uint64_t fault,
+                             fake_count_from_here_function *count_from_here, float *row) {
     char setting[60];
     const float *logits;
-    fake_count_from_here_function *count_from_here;
-    rig_open(&rig, tiny, test_seed(97));
-    struct plan plan = plan_with(&rig, "hata", CODES, "72", KV_F16);
-    plan.rows_in_host = true;
-    plan.unit_bytes = 1 << 20;
-    struct engine *engine = engine_open(&rig, CUDA, &plan);
-    struct sequence *sequence = sequence_read(&rig, engine, 0, length, NULL);
-    const uint64_t before = device_cuda_counts(rig.device[CUDA]).launches;
-    void *library = dlopen(FAKE_LIBRARY, RTLD_NOW);
-    assert_non_null(library);
-    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    struct fetch_counts units;
+    struct engine *engine = engine_open(rig, CUDA, plan);
+    struct sequence *sequence = sequence_read(rig, engine, 0, of->length, NULL);
+    const uint64_t before = device_cuda_counts(rig->device[CUDA]).launches;
+    const int32_t *token = &rig->tokens[of->length];
     snprintf(setting, sizeof setting, "fail=cuLaunchKernelEx:%llu:2", (unsigned long long)fault);
     if (fault > 0) count_from_here(setting);
-    const enum status status = engine_step(engine, &sequence, &rig.tokens[length], 1, &logits, &rig.error);
+    const enum status status = engine_step(engine, &sequence, token, 1, &logits, &rig->error);
     assert_int_equal(status, fault > 0 ? STATUS_MEMORY : STATUS_OK);
-    const uint64_t launches = device_cuda_counts(rig.device[CUDA]).launches - before;
-    if (fault > 0)
-        assert_ok(engine_step(engine, &sequence, &rig.tokens[length], 1, &logits, &rig.error), rig.error);
-    memcpy(row, logits, rig.width * sizeof *row);
+    const uint64_t launches = device_cuda_counts(rig->device[CUDA]).launches - before;
+    if (fault > 0) assert_ok(engine_step(engine, &sequence, token, 1, &logits, &rig->error), rig->error);
+    memcpy(row, logits, rig->width * sizeof *row);
+    assert_ok(engine_fetch_counts(engine, &units, &rig->error), rig->error);
+    assert_int_equal(units.chunk_misses > 0, of->in_4_bits);
+    assert_true(units.misses > 0);
+    if (of->on_disk && sequence_reused_tokens(sequence) == 0)
+        assert_ok(sequence_save(sequence, &rig->error), rig->error);
+    if (of->on_disk) assert_ok(sequence_flush(sequence, &rig->error), rig->error);
     sequence_destroy(sequence);
     engine_destroy(engine);
-    dlclose(library);
-    plan_deinit(&plan);
-    rig_close(&rig);
     return launches;
 }
 
 /* Wherever in its first layer a step ends. */
+static void lacking_check(const struct lacking *of, fake_count_from_here_function *count_from_here, uint64_t seed) {
+    struct rig rig;
+    struct scratch scratch;
+    struct tiny_model tiny = tiny_model_default("llama");
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = BLOCK, .unit_bytes = 1 << 20};
+    tiny.head_dimension = 32;
+    rig_open(&rig, &tiny, seed);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    plan.rows_in_host = !of->on_disk;
+    if (of->on_disk) assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+    assert_ok(plan_set_axes(&plan, of->preset, of->settings, of->keep, &rig.error), rig.error);
+    if (of->on_disk) {
+        plan.device_bytes = 1 << 28;
+        assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
+    }
+    assert_int_equal(plan.quantized_pages, of->in_4_bits);
+    float *want = rows_create(2, rig.width), *found = want + rig.width;
+    /* Above a disk the first prompt is saved, and others open it: their last token goes as steps do. */
+    if (of->on_disk) (void)lacking_step(&rig, &plan, of, 0, count_from_here, want);
+    const uint64_t launches = lacking_step(&rig, &plan, of, 0, count_from_here, want);
+    for (uint64_t fault = 1; fault <= launches / 2; fault++) {
+        (void)lacking_step(&rig, &plan, of, fault, count_from_here, found);
+        assert_memory_equal(found, want, rig.width * sizeof *want);
+    }
+    free(want);
+    plan_deinit(&plan);
+    rig_close(&rig);
+    scratch_destroy(&scratch);
+}
+
 static void slots_of_a_step_that_fails_are_empty(void **state) {
     (void)state;
-    enum { LENGTH = 120 };
-    struct tiny_model tiny = tiny_model_default("llama");
+    static const struct lacking cases[] = {
+        {"hata", CODES, "72", 120, false, false},
+        {"hata", CODES, "72", 120, true, false},
+        {"leoam", "units_min=1,sinks=8,recent=16,dense=0", "200", 250, true, true}};
+    fake_count_from_here_function *count_from_here;
     if (getenv("LOAM_TEST_DRIVER") != NULL) skip();
-    tiny.head_dimension = 32;
-    const size_t width = tiny.vocabulary_size;
-    float *want = rows_create(1, width), *found = rows_create(1, width);
-    const uint64_t launches = lacking_step(&tiny, LENGTH, 0, want);
-    for (uint64_t fault = 1; fault <= launches / 2; fault++) {
-        (void)lacking_step(&tiny, LENGTH, fault, found);
-        assert_memory_equal(found, want, width * sizeof *want);
-    }
-    free(want), free(found);
+    void *library = dlopen(FAKE_LIBRARY, RTLD_NOW);
+    assert_non_null(library);
+    *(void **)&count_from_here = dlsym(library, "fake_count_from_here");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        lacking_check(&cases[i], count_from_here, test_seed(97) + i);
+    dlclose(library);
 }
 
 /* Cards of a few MiB, without -c: each starts with a context that it then holds to its end, or says what it would need.

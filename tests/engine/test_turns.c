@@ -406,7 +406,8 @@ static void a_layer_that_ram_does_not_hold_goes_head_by_head(void **state) {
     (void)state;
     static const struct setting full[] = {{"hata", CODES("0"), "300", 64 << 10, 0, 2, false},
                                           {"clo", KEEPS("0", "0.2"), "300", 64 << 10, 0, 2, false},
-                                          {"clo", KEEPS("0", "0.6"), "300", 0, 0, 3, false}};
+                                          {"clo", KEEPS("0", "0.6"), "300", 0, 0, 3, false},
+                                          {"leoam", PAGES ",speculate=none", "300", 64 << 10, 0, 2, false}};
     static const size_t all[SEQUENCES] = {0, 1, 2};
     for (size_t n = 0; n < sizeof full / sizeof full[0]; n++) {
         struct rig rig;
