@@ -69,8 +69,11 @@ static const struct fault faults[] = {
     {"cuGraphCreate", "fail=cuGraphCreate", 2, true},
     {"cuGraphInstantiateWithFlags", "fail=cuGraphInstantiateWithFlags", 2, true},
     {"cuGraphInstantiateWithFlags", "fail=cuGraphInstantiateWithFlags", 719, false},
+    {NULL, "fail=any", 2, true},
+    {NULL, "fail=any", 719, false},
+    {"cuGraphExecKernelNodeSetParams_v2", "fail=cuGraphExecKernelNodeSetParams_v2", 2, true},
 };
-enum { FAULTS = sizeof faults / sizeof faults[0] };
+enum { FAULTS = sizeof faults / sizeof faults[0], OF_CHOICES = FAULTS - 3 /* these, of lives that choose alone */ };
 
 /* What a server has seen, for the process that started it. */
 struct seen {
@@ -82,6 +85,8 @@ struct seen {
         int32_t tokens[ANSWER];
     } answers[ASKED];
     uint64_t preemptions, reused[ASKED];
+    struct device_counts device; /* before the end, as the next */
+    struct fetch_counts fetched;
     size_t lines;                    /* that it complained in */
     size_t taken_over;               /* of these: that the processor goes on */
     uint64_t calls[MOMENTS][FAULTS]; /* of the driver, by kind of fault */
@@ -93,16 +98,17 @@ struct seen {
 struct trial {
     const char *device;
     bool saves, hurries;
+    bool chooses; /* with a folder: by codes, in graphs in which the host has turns, with slots on the card */
     enum moment moment;
     uint64_t seed;
     char fault[80]; /* FAKE_CUDA's; "": none */
 };
-static const struct trial whole_cpu = {.device = "cpu", .saves = true};
 
 static const char *name_of(const struct trial *trial) {
     static char name[200];
-    snprintf(name, sizeof name, "--device %s%s, seed %llu, %s from %s on", trial->device, trial->saves ? ", saved" : "",
-             (unsigned long long)trial->seed, trial->fault, moments[trial->moment]);
+    snprintf(name, sizeof name, "--device %s%s%s, seed %llu, %s from %s on", trial->device,
+             trial->saves ? ", saved" : "", trial->chooses ? ", chosen" : "", (unsigned long long)trial->seed,
+             trial->fault, moments[trial->moment]);
     return name;
 }
 
@@ -170,13 +176,27 @@ static void ask_two(void *context, struct engine *engine, const struct service_l
     client_submit(&asking->clients[LEAVER], &asking->requests[LEAVER]);
 }
 
+/* Until it has so many tokens.  Where memory was lacking the service has a slot less: time goes on then, so that who is
+ * queued takes the slot of an answer that is not read on. */
+static void wait_tokens(struct service *service, struct client *client, size_t count) {
+    for (;;) {
+        pthread_mutex_lock(&client->mutex);
+        const bool enough = client->done_count > 0 || client->tokens.count >= count;
+        pthread_mutex_unlock(&client->mutex);
+        if (enough) return;
+        const struct service_levels levels = service_get_statistics(service).levels;
+        if (levels.queued > 0 && levels.paused > 0) clock_skip(UNREAD_SECONDS * SECOND);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 static void ask_all(struct service *service, struct client *clients, const struct service_request *requests) {
     struct asking two = {clients, requests};
     struct error ignored; /* there may be no engine any more */
     begin(TOGETHER, service);
     if (service_call(service, ask_two, &two, &ignored) != STATUS_OK) ask_two(&two, NULL, NULL, 0);
-    client_wait_tokens(&clients[FIRST], questions[FIRST].pause_at);
-    client_wait_tokens(&clients[LEAVER], questions[LEAVER].pause_at);
+    wait_tokens(service, &clients[FIRST], questions[FIRST].pause_at);
+    wait_tokens(service, &clients[LEAVER], questions[LEAVER].pause_at);
     begin(PREEMPTION, service);
     clock_skip(UNREAD_SECONDS * SECOND);
     client_submit(&clients[TAKER], &requests[TAKER]), client_wait(&clients[TAKER]);
@@ -187,6 +207,8 @@ static void ask_all(struct service *service, struct client *clients, const struc
     service_cancel(service, clients[LEAVER].ticket), client_wait(&clients[LEAVER]);
     begin(OPENING, service);
     client_submit(&clients[READER], &requests[READER]), client_wait(&clients[READER]);
+    seen->device = service_get_statistics(service).device;
+    seen->fetched = service_get_statistics(service).fetched;
 }
 
 static void live(struct served_model *model) {
@@ -215,10 +237,13 @@ static void serve(void) {
                                     .option_count = option_table_count};
     char path[80];
     snprintf(path, sizeof path, "%s", scratch_name(&scratch, "tiny.gguf"));
-    char *const arguments[] = {"serve",    "-m",        path, "--device", (char *)living->device, "-c",   "256",
-                               "-np",      "2",         "-t", "1",        "--preset",     "full", "--kv-disk",
-                               saved.path, "--kv-host", "3M", NULL};
-    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (living->saves ? 1 : 5);
+    char *const arguments[] = {"serve", "-m", path, "--device", (char *)living->device, "-c", "256", "-np", "2", "-t",
+                               "1", "--preset", living->chooses ? "hata" : "full", "--kv-disk", saved.path, "--kv-host",
+                               "3M", "--set", "planes=1,page=8,sinks=8,recent=16,dense=0", "--keep", "64",
+                               "--kv-device", "400K", NULL};
+    const int all = (int)(sizeof arguments / sizeof arguments[0]) - 1,
+              count = living->chooses ? strcmp(living->device, "cpu") == 0 ? all - 2 : all
+                                      : all - (living->saves ? 6 : 10);
     static struct served_model model;
     struct options options;
     struct error error = {.status = STATUS_OK};
@@ -307,7 +332,13 @@ static void run(const struct trial *trial) {
 
 /* ---- what it has left, and what it owed ---- */
 
-static struct seen expected[2]; /* without a fault; without a folder, and with one */
+/* Without a fault: without a folder, with one, and where it chooses; and what the processor answers where everything is
+ * attended to, and where it chooses. */
+enum { BARE, SAVED, CHOSEN, LIVES };
+static struct seen expected[LIVES], by_cpu[2];
+static const struct seen *expected_of(const struct trial *trial) {
+    return &expected[trial->chooses ? CHOSEN : trial->saves ? SAVED : BARE];
+}
 
 /* Every document there is can be read, and the processor's answers from them are the same. */
 struct ids {
@@ -336,14 +367,15 @@ static size_t documents_verify(const struct trial *trial) {
 }
 
 static void answers_check(const struct trial *trial) {
+    const struct seen *cpu = &by_cpu[trial->chooses];
     for (size_t i = 0; i < ASKED; i++) {
         const size_t count = seen->answers[i].count;
         if (seen->answers[i].status == STATUS_OK)
             assert_int_equal(count, i == LEAVER ? questions[i].pause_at : ANSWER);
         for (size_t t = 0; t < count; t++)
-            if (seen->answers[i].tokens[t] != expected[0].answers[i].tokens[t])
+            if (seen->answers[i].tokens[t] != cpu->answers[i].tokens[t])
                 fail_msg("%s: answer %zu, token %zu is %d, expected %d", name_of(trial), i, t,
-                         seen->answers[i].tokens[t], expected[0].answers[i].tokens[t]);
+                         seen->answers[i].tokens[t], cpu->answers[i].tokens[t]);
     }
 }
 
@@ -413,7 +445,8 @@ static void fault_try(const struct fault *fault, uint64_t n, const struct trial 
     if (!trial.saves) return;
     snprintf(behind, sizeof behind, "%s", name_of(&trial));
     documents += documents_verify(&trial);
-    run_whole(&whole_cpu, behind); /* from what the server has saved */
+    const struct trial by_processor = {.device = "cpu", .saves = true, .chooses = trial.chooses};
+    run_whole(&by_processor, behind); /* from what the server has saved */
 }
 
 /* By turns on that card or on any device, without a folder and with one. */
@@ -429,14 +462,19 @@ static struct trial next_trial(struct random *random, enum moment moment) {
 /* Both kinds of lives without a fault; what they answer is the processor's. */
 static void no_fault(void **state) {
     (void)state;
-    for (size_t saves = 0; saves < 2; saves++) {
-        const struct trial trial = {.device = "cuda", .saves = saves, .seed = 1};
-        if (saves == 0) run(&(struct trial){.device = "cpu"});
-        if (saves == 0) expected[0] = *seen;
+    for (size_t life = 0; life < LIVES; life++) {
+        const bool chooses = life == CHOSEN;
+        const struct trial trial = {.device = "cuda", .saves = life != BARE, .chooses = chooses, .seed = 1};
+        if (life != SAVED) run(&(struct trial){.device = "cpu", .saves = chooses, .chooses = chooses});
+        if (life != SAVED) by_cpu[chooses] = *seen;
+        scratch_empty(&saved);
         run_whole(&trial, "nothing");
-        expected[saves] = *seen;
+        expected[life] = *seen;
         assert_int_equal(seen->preemptions, 1);
-        assert_true(seen->reused[READER] > 60 && (saves == 0 || seen->reused[TAKER] > 60));
+        assert_true(seen->reused[READER] > 60 && (life == BARE || seen->reused[TAKER] > 60));
+        if (!chooses) continue;
+        assert_true(seen->device.changes > 0 && seen->device.replays > seen->device.changes);
+        assert_true(seen->fetched.hits > 0 && seen->fetched.misses > 0);
     }
 }
 
@@ -445,11 +483,11 @@ static void each_fault(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(3));
-    for (size_t f = 0; f < FAULTS; f++)
+    for (size_t f = 0; f < OF_CHOICES; f++)
         for (size_t point = 0; point < POINTS; point++) {
             struct trial trial = next_trial(&random, point > 0 ? (enum moment)(f % MOMENTS) : PREEMPTION);
             trial.saves = trial.saves && expected[1].calls[PREEMPTION][f] > 0; /* without a graph it has no launches */
-            const struct seen *whole = &expected[trial.saves];
+            const struct seen *whole = expected_of(&trial);
             for (size_t moment = 0; whole->calls[trial.moment][f] == 0; moment++) {
                 if (moment == MOMENTS) fail_msg("%s: no life has such a call", faults[f].call);
                 trial.moment = (trial.moment + 1) % MOMENTS;
@@ -457,11 +495,34 @@ static void each_fault(void **state) {
             const uint64_t n = point > 0 ? random_below(&random, whole->calls[trial.moment][f]) : 0;
             if (test_takes_next()) fault_try(&faults[f], n + 1, &trial);
         }
-    for (size_t f = 0; f < FAULTS; f++) { /* where one lacks memory, requests make room as a rule */
+    for (size_t f = 0; f < OF_CHOICES; f++) { /* where one lacks memory, requests make room as a rule */
         printf("%s:%d: %zu reached, %zu told\n", faults[f].call, faults[f].error, reached[f], noticed[f]);
         assert_met(reached[f] > 0 && (noticed[f] > 0 || faults[f].lacks || faults[f].counted == lost_words));
     }
     assert_met(documents > 0);
+}
+
+/* Where answers choose above a disk, and graphs go from one of them to the next: any call of the driver, of which most
+ * are of some operation, and what changes a graph. */
+static void each_choice(void **state) {
+    (void)state;
+    enum { LIVES_OF_ANY = 6, LIVES_OF_CHANGES = 4 };
+    struct random random;
+    random_init(&random, test_seed(5));
+    const size_t times = (size_t)test_number("LOAM_TEST_FUZZ", 1);
+    for (size_t f = OF_CHOICES; f < FAULTS; f++)
+        for (size_t point = 0; point < times * (faults[f].counted == NULL ? LIVES_OF_ANY : LIVES_OF_CHANGES); point++) {
+            struct trial trial = next_trial(&random, (enum moment)random_below(&random, END));
+            trial.device = "cuda"; /* any device would be the processor, where a setting is given */
+            trial.saves = trial.chooses = true;
+            while (expected[CHOSEN].calls[trial.moment][f] == 0) trial.moment = (trial.moment + 1) % MOMENTS;
+            const uint64_t n = 1 + random_below(&random, expected[CHOSEN].calls[trial.moment][f]);
+            if (test_takes_next()) fault_try(&faults[f], n, &trial);
+        }
+    for (size_t f = OF_CHOICES; f < FAULTS; f++) {
+        printf("%s:%d: %zu reached, %zu told\n", faults[f].call, faults[f].error, reached[f], noticed[f]);
+        assert_met(reached[f] > 0 && (noticed[f] > 0 || faults[f].lacks));
+    }
 }
 
 /* A card that is gone, from the first call of a moment on, and from some or all others. */
@@ -488,7 +549,7 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(no_fault), cmocka_unit_test(each_fault),
-                                       cmocka_unit_test(each_moment)};
+                                       cmocka_unit_test(each_choice), cmocka_unit_test(each_moment)};
     scratch_create(&scratch, SCRATCH_MEMORY);
     scratch_create(&saved, SCRATCH_MEMORY);
     tiny_model_write(scratch_name(&scratch, "tiny.gguf"),
