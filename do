@@ -44,10 +44,11 @@ build() { # preset, targets: all without any
   cmake --build "build/$preset" ${1:+--target} "$@"
 }
 
-# Warnings of a second compiler: of all objects, none of which is linked.  The kernels of cards have clang as their first.
+# Warnings of a second compiler: of all files, none of which becomes an object.  The kernels of cards have clang as their
+# first.
 lint_by_clang() {
   cmake --preset clang >/dev/null
-  ninja -C build/clang $(ninja -C build/clang -t targets all | sed -n 's/\(\.c\.o\): .*/\1/p')
+  python3 tools/lint_by_clang.py build/clang
 }
 
 # A real language model for the tests and the demo, in models/.  Without a network: one line, and 1.
