@@ -656,6 +656,61 @@ static void test_lost_rows(void **state) {
     clear_scene(&scene);
 }
 
+/* How often the damaged document, the longest for these tokens, is found before the shorter one behind it is. */
+static unsigned refusals(struct scene *scene, struct store *store, uint64_t shorter_tokens) {
+    struct error error = {.message = "not found"};
+    for (unsigned count = 0; count < 10; count++) {
+        uint64_t reused;
+        assert_ok(sample_reuse(&scene->sample, store, scene->tokens, &reused, &error), error);
+        if (reused == shorter_tokens) return count;
+        assert_int_equal(reused, 0); /* refused */
+        assert_non_null(strstr(error.message, "damaged at"));
+    }
+    return 10;
+}
+
+/* What is refused is found once: where its flag cannot be set, since the folder is only read or the catalog cannot be
+ * written, the store keeps its number, or everybody who asks would find it again and never what lies behind it. */
+static void test_refused_is_not_found_again(void **state) {
+    (void)state;
+    test_skip_part();
+    struct scene scene;
+    struct error error;
+    set_scene(&scene, FEW_TOKENS);
+    const uint64_t shorter_tokens = 64 * 2;
+    const char *pages = scene.files[file_of(&scene, scene.id, "pages")].name;
+    uint64_t id;
+    struct store *store = sample_store_open(scene.scratch.path);
+    assert_ok(sample_save(&scene.sample, store, &shorter_tokens, 1, &id, &error), error);
+    store_close(store);
+    uint64_t offset = 0; /* of the first page, in the disk's blocks that hold no zeros alone */
+    while (scene.files[file_of(&scene, scene.id, "pages")].bytes[offset] == 0) offset++;
+    flip_file(&scene, pages, offset, 1);
+    struct store_options options = {.directory = scene.scratch.path, .backend = IO_BACKEND_THREADS, .read_only = true};
+    for (int again = 0; again < 2; again++) { /* nothing is written: the next reader finds the same */
+        assert_ok(store_open(&store, &options, &error), error);
+        assert_int_equal(refusals(&scene, store, shorter_tokens), 1);
+        assert_int_equal(refusals(&scene, store, shorter_tokens), 0);
+        store_close(store);
+    }
+    options.read_only = false;
+    assert_ok(store_open(&store, &options, &error), error);
+    open_database(&scene);
+    run_sql(&scene, "CREATE TRIGGER full BEFORE UPDATE ON documents BEGIN SELECT RAISE(FAIL, 'full'); END");
+    assert_int_equal(refusals(&scene, store, shorter_tokens), 1);
+    assert_int_equal(refusals(&scene, store, shorter_tokens), 0);
+    run_sql(&scene, "DROP TRIGGER full");
+    sqlite3_close(scene.database);
+    store_close(store);
+    assert_ok(store_open(&store, &options, &error), error); /* this time the flag is set */
+    assert_int_equal(refusals(&scene, store, shorter_tokens), 1);
+    store_close(store);
+    assert_ok(store_open(&store, &options, &error), error);
+    assert_int_equal(refusals(&scene, store, shorter_tokens), 0);
+    store_close(store);
+    clear_scene(&scene);
+}
+
 int main(void) {
     const char *more = getenv("LOAM_TEST_FUZZ");
     seed = test_seed(20261121);
@@ -672,6 +727,7 @@ int main(void) {
         cmocka_unit_test(test_flips_around_the_rows),
         cmocka_unit_test(test_catalog_flips_and_space),
         cmocka_unit_test(test_lost_rows),
+        cmocka_unit_test(test_refused_is_not_found_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
