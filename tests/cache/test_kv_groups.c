@@ -1,6 +1,6 @@
 /* Layers of several geometries in one cache, without a model: every byte of every chunk follows from its sequence,
  * layer, head and number.  In RAM alone, and over documents on disk: saved, closed, opened and read back; sizes by the
- * formula. */
+ * formula.  Reads and writes end when they are waited for, the last one first (platform/held_io.h). */
 #include "testing.h"
 
 #include <stdio.h>
@@ -16,6 +16,7 @@
 #include "cache/store/store.h"
 #include "device/host_span.h"
 #include "kernels/codec/codec.h"
+#include "platform/held_io.h"
 
 enum { LAYERS = 5, GROUPS = 3, CHUNKS = 19, TAIL = 13, TOKENS = CHUNKS * 64 + TAIL, KEY_INDEX = 64 };
 
@@ -316,7 +317,10 @@ static void round_trip(bool quantized, size_t key_index_bytes, uint64_t more_byt
             assert_ok(document_open(&document, setting.store, match.document, &setting.backing.model,
                                     &match.layout, DOCUMENT_READ, 0, &error),
                       error);
+            held_io_forget();
             assert_ok(kv_sequence_open_document(sequence, document, TOKENS, false, &error), error);
+            /* The tails of all heads of four layers are asked for before anybody waits, then those of the fifth. */
+            assert_int_equal(held_io_now().reads_max, 4 + 1 + 4 + 3);
         }
         for (int i = 0; i < 2; i++) {
             expect_all(&setting, sequence, false);

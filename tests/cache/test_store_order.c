@@ -1,120 +1,27 @@
-/* What the store's thread does before a write has ended, and what it leaves until then: the I/O queue has a back end
- * that the test holds.  Requests that are handed to it end when somebody waits for one, one at a time and the last one
- * first; a poll finds none.  While the gate is closed none ends at all.  So no order here is luck: a page is on disk
- * when its write has ended and not before, a commit flushes when all writes of its document have ended, and the memory
- * of a write is not filled again before. */
+/* What the store's thread does before a write has ended, and what it leaves until then, over an I/O queue that the test
+ * holds (platform/held_io.h): a page is on disk when its write has ended and not before, a commit flushes when all
+ * writes of its document have ended, and the memory of a write is not filled again before. */
 #include "testing.h"
 
-#include <errno.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cache/store/store_internal.h"
 #include "cache/store_sample.h"
-#include "platform/io_queue_internal.h"
+#include "platform/held_io.h"
 #include "platform/scratch.h"
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_closed;
-    size_t writes;            /* on their way, of all queues */
-    size_t writes_max;        /* as many were at once */
-    size_t flushes, too_soon; /* of files with pages or key indexes; of these, while writes were on their way */
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static void gate_set(bool is_closed) {
-    pthread_mutex_lock(&gate.lock);
-    gate.is_closed = is_closed;
-    if (is_closed) gate.writes_max = gate.flushes = gate.too_soon = 0;
-    pthread_cond_broadcast(&gate.changed);
-    pthread_mutex_unlock(&gate.lock);
-}
-
-static void gate_await_writes(size_t count) {
-    pthread_mutex_lock(&gate.lock);
-    while (gate.writes < count) pthread_cond_wait(&gate.changed, &gate.lock);
-    pthread_mutex_unlock(&gate.lock);
-}
-
-/* The back end */
-
-struct held_engine {
-    struct io_slot_list gathered; /* started and not flushed */
-    size_t count;
-    struct io_slot *held[]; /* [depth]; those that were flushed and have not ended */
-};
-
-static void run(struct io_slot *slot) {
-    const struct io_request *request = &slot->request;
-    uint8_t *memory = (uint8_t *)request->memory + slot->done;
-    const off_t offset = (off_t)(request->offset + slot->done);
-    assert_true(request->operation != IO_SYNC); /* the store's thread flushes by itself */
-    const ssize_t result = request->operation == IO_READ
-                               ? pread(request->file->fd, memory, slot->attempt_bytes, offset)
-                               : pwrite(request->file->fd, memory, slot->attempt_bytes, offset);
-    slot->result = result < 0 ? -errno : result;
-}
-
-static void held_start(void *pointer, struct io_slot *slot) {
-    struct held_engine *engine = pointer;
-    io_slot_list_add(&engine->gathered, slot);
-}
-
-static void held_flush(void *pointer) {
-    struct held_engine *engine = pointer;
-    pthread_mutex_lock(&gate.lock);
-    for (struct io_slot *slot; (slot = io_slot_list_take(&engine->gathered)) != NULL;) {
-        engine->held[engine->count++] = slot;
-        if (slot->request.operation == IO_WRITE) gate.writes++;
-    }
-    if (gate.writes_max < gate.writes) gate.writes_max = gate.writes;
-    pthread_cond_broadcast(&gate.changed);
-    pthread_mutex_unlock(&gate.lock);
-}
-
-static void held_reap(void *pointer, bool wait, struct io_slot_list *finished) {
-    struct held_engine *engine = pointer;
-    if (!wait || engine->count == 0) return;
-    struct io_slot *slot = engine->held[--engine->count];
-    pthread_mutex_lock(&gate.lock);
-    while (gate.is_closed) pthread_cond_wait(&gate.changed, &gate.lock);
-    run(slot);
-    if (slot->request.operation == IO_WRITE) gate.writes--;
-    pthread_mutex_unlock(&gate.lock);
-    io_slot_list_add(finished, slot);
-}
-
-static bool held_register_memory(void *pointer, void *memory, size_t bytes) {
-    (void)pointer, (void)memory, (void)bytes;
-    return true;
-}
-
-static const struct io_engine_operations held_operations = {free, held_start, held_flush, held_reap,
-                                                            held_register_memory};
-
-enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
-
-enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) {
-    struct held_engine *engine = calloc(1, sizeof *engine + queue->depth * sizeof *engine->held);
-    if (engine == NULL) return error_set(error, STATUS_MEMORY, "held I/O: out of memory");
-    queue->operations = &held_operations;
-    queue->engine = engine;
-    return STATUS_OK;
-}
+/* Flushes of files with pages or key indexes; of these, while writes were on their way.  The store's thread counts. */
+static _Atomic size_t flushes, too_soon;
 
 /* Every call to the system outside of the queue: none fails, and flushes are counted. */
 static struct io_fault see_call(void *context, enum io_call call, const char *path, uint64_t offset, size_t bytes) {
     (void)context, (void)offset, (void)bytes;
     const char *suffix = strrchr(path, '.');
     if (call == IO_CALL_SYNC && suffix != NULL && strcmp(suffix, ".db") != 0) {
-        pthread_mutex_lock(&gate.lock);
-        gate.flushes++;
-        if (gate.writes > 0) gate.too_soon++;
-        pthread_mutex_unlock(&gate.lock);
+        flushes++;
+        too_soon += held_io_now().writes > 0;
     }
     return (struct io_fault){0, SIZE_MAX};
 }
@@ -127,8 +34,9 @@ static struct scratch scratch;
 static int set_up(void **state) {
     (void)state;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    gate.is_closed = false;
-    gate.too_soon = 0;
+    held_io_close(false); /* a test that failed may have left it closed */
+    held_io_forget();
+    flushes = too_soon = 0;
     return 0;
 }
 
@@ -183,23 +91,23 @@ static void test_written_when_the_write_has_ended(void **state) {
     struct error error;
     uint8_t page[8 * 600], key_index[100];
     const void *chunk = page;
-    gate_set(true);
+    held_io_close(true);
     sample_page(&sample, 0, 0, 0, page);
     sample_key_index(&sample, 0, 0, 0, key_index);
     assert_ok(document_write_pages(document, 0, 0, 0, 1, &chunk, &error), error);
-    gate_await_writes(1);
+    held_io_await_writes(1);
     assert_false(document_page_written(document, 0, 0, 0));
     assert_false(document_is_flushed(document));
-    gate_set(false);
+    held_io_close(false);
     assert_ok(document_flush(document, &error), error);
     assert_true(document_page_written(document, 0, 0, 0));
     assert_true(document_is_flushed(document));
-    gate_set(true);
+    held_io_close(true);
     for (size_t head = 0; head < 2; head++)
         assert_ok(document_write_key_index(document, 0, head, 0, 1, key_index, &error), error);
-    gate_await_writes(1);
+    held_io_await_writes(1);
     assert_false(document_key_index_written(document, 0, 0, 1));
-    gate_set(false);
+    held_io_close(false);
     assert_ok(document_flush(document, &error), error);
     assert_true(document_key_index_written(document, 0, 0, 1));
     document_close(document);
@@ -217,13 +125,14 @@ static void test_commit_waits_for_its_writes(void **state) {
     struct document *document = create(store, &sample, 640);
     struct error error;
     for (size_t i = 0; i < 2; i++) {
-        gate_set(true);
+        held_io_close(true);
         assert_ok(sample_write(&sample, document, i > 0 ? commits[0] : 0, commits[i], NULL, &error), error);
-        gate_await_writes(1);
-        gate_set(false);
+        held_io_await_writes(1);
+        held_io_close(false);
         assert_ok(document_flush(document, &error), error);
-        assert_true(gate.writes_max >= 3 && gate.flushes >= 2); /* many at once; both files */
-        assert_int_equal(gate.too_soon, 0);
+        assert_true(held_io_now().writes_max >= 3 && flushes >= 2 * (i + 1)); /* many at once; both files */
+        assert_int_equal(too_soon, 0);
+        held_io_forget();
         assert_int_equal(document_token_count(document), commits[i]);
     }
     document_close(document);
@@ -241,7 +150,7 @@ static void test_memory_stays_until_the_write_has_ended(void **state) {
     struct error error;
     assert_ok(sample_write(&sample, document, 0, tokens, NULL, &error), error);
     assert_ok(document_flush(document, &error), error);
-    assert_int_equal(gate.too_soon, 0);
+    assert_int_equal(too_soon, 0);
     document_close(document);
     assert_saved(store, &sample, tokens);
     store_close(store);
