@@ -78,7 +78,10 @@ def model_keys(family):
                        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
                        "rope.dimension_count": 8})
         floats["expert_weights_scale"] = 1.5
-    if family == "granite":
+    if family == "granitemoe":  # feed_forward_length is that of experts
+        del counts["expert_feed_forward_length"]
+        counts["expert_shared_feed_forward_length"] = 24
+    if family in ("granite", "granitemoe"):
         floats.update({"embedding_scale": 6, "residual_scale": 0.25, "logit_scale": 4, "attention.scale": 0.125})
     if family == "phi3":
         floats["rope.scaling.attn_factor"] = 1.2
@@ -126,7 +129,7 @@ def gguf_seeds():
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("llama", "qwen2", "qwen3", "opt", "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3", "seed_oss",
                    "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2",
-                   "phi3", "glm4", "granite"):
+                   "phi3", "glm4", "granite", "granitemoe"):
         yield "model_" + family, gguf(model_keys(family), [])
     experts = [key("gemma4." + name, U32, n) for name, n in
                (("expert_count", 8), ("expert_used_count", 3), ("expert_feed_forward_length", 16))]

@@ -37,6 +37,11 @@ static const struct family families[] = {
     {"phi3", FAMILY_PHI3, ROPE_SPLIT, RMS_EPSILON, .has_fused_gates = true},
     {"glm4", FAMILY_GLM4, ROPE_ADJACENT, RMS_EPSILON, .has_fused_gates = true, .norms = {.place = NORMS_AROUND}},
     {"granite", FAMILY_GRANITE, ROPE_ADJACENT, RMS_EPSILON, .scales = {.are_given = true}},
+    {"granitemoe", FAMILY_GRANITEMOE, ROPE_ADJACENT, RMS_EPSILON, .scales = {.are_given = true},
+     .experts = {.count = EXPERTS_MAX,
+                 .size = FFN_MAX,
+                 .router = ROUTER_SOFTMAX_OF_CHOSEN,
+                 .shared = SHARED_EXPERT_PLAIN}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .norms = {.before_ffn = "post_attention_norm.weight"}},
@@ -205,7 +210,10 @@ static enum status refuse_unsupported(struct reader *reader) {
     static const struct {
         const char *suffix;
         bool neutral;
-    } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
+        bool of_scales; /* only in families with given scales */
+    } flags[] = {{"attention.causal", true, false},
+                 {"use_parallel_residual", false, false},
+                 {"rope.scaling.finetuned", true, true}}; /* no: Granite then rotates nothing */
     size_t experts = 0;
     TRY(read_count(reader, "expert_count", false, 0, UINT32_MAX, &experts));
     if (experts > 0 && reader->family->experts.count == 0)
@@ -234,6 +242,7 @@ static enum status refuse_unsupported(struct reader *reader) {
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         bool value = flags[i].neutral;
         const char *key = reader_key(reader, flags[i].suffix);
+        if (flags[i].of_scales && !reader->family->scales.are_given) continue;
         TRY(gguf_get_bool(reader->gguf, key, &value, reader->error));
         if (value != flags[i].neutral) return refuse(reader, key, "this feature is not supported");
     }
@@ -413,7 +422,8 @@ static enum status read_experts(struct reader *reader) {
         return STATUS_OK;
     }
     TRY(read_count(reader, "expert_used_count", true, 1, min_size(experts->count, ROUTE_USED_MAX), &experts->used));
-    experts->size = reader->config->ffn_size / experts->used; /* llama.cpp's, where it is absent */
+    const bool is_whole = experts->size != 0; /* where it is absent, as in llama.cpp */
+    experts->size = is_whole ? reader->config->ffn_size : reader->config->ffn_size / experts->used;
     TRY(read_count(reader, "expert_feed_forward_length", false, 1, FFN_MAX, &experts->size));
     TRY(read_count(reader, "expert_gating_func", false, 0, 3, &gating));
     if (gating > 0) experts->router = (enum router)(gating - 1); /* 1 softmax, 2 sigmoid, 3 softmax of the chosen */

@@ -44,6 +44,7 @@ enum model_family {
     FAMILY_PHI3,
     FAMILY_GLM4,
     FAMILY_GRANITE,
+    FAMILY_GRANITEMOE,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */

@@ -64,7 +64,8 @@ struct family {
     size_t plain_period;   /* the last of each so many layers rotates nothing; 0: all rotate */
     bool has_nextn;        /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say; dense_layers: a file
-     * may have some.  Families with shared experts may, too; with SHARED_EXPERT_BESIDE a file may have no experts. */
+     * may have some.  Families with shared experts may, too; with SHARED_EXPERT_BESIDE a file may have no experts.
+     * size: feed_forward_length is that of each expert, not of all that a row uses. */
     struct experts_config experts;
 };
 const struct family *family_find(enum model_family family);

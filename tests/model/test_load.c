@@ -157,7 +157,7 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
-     "phi3, glm4, granite, smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
+     "phi3, glm4, granite, granitemoe, smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
      "qwen3next, gemma2, gemma3, gemma4, olmo2, exaone4, minimax-m2, opt"},
     {"phi3", {.omit = "rope_factors_long.weight"},
      "phi3.rope.scaling.type: found 'longrope', and no tensor rope_factors_long.weight"},
@@ -174,6 +174,21 @@ static const struct bad bad_files[] = {
     {"granite", {.key = "residual_scale", .value = -1}, "granite.residual_scale: found -1, expected 0 to 1e+06"},
     {"granite", {.key = "residual_scale", .value = 1e-30F}, "granite.residual_scale: expected at least 1e-6"},
     {"granite", {.key = "logit_scale", .value = 1e-30F}, "granite.logit_scale: expected at least 1e-6"},
+    {"granite",
+     {.key = "rope.scaling.finetuned", .text = "false"},
+     "granite.rope.scaling.finetuned: this feature is not supported"},
+    {"granitemoe", {.omit = "expert_count"}, "granitemoe.expert_count"},
+    {"granitemoe",
+     {.key = "feed_forward_length", .value = 31},
+     "blk.0.ffn_gate_exps.weight: shape: found [64, 32, 6], expected [64, 31, 6]"},
+    {"granitemoe",
+     {.key = "expert_feed_forward_length", .value = 16},
+     "blk.0.ffn_gate_exps.weight: shape: found [64, 32, 6], expected [64, 16, 6]"},
+    {"granitemoe", {.omit = "blk.1.ffn_gate_inp.weight"}, "blk.1.ffn_gate_inp.weight: missing"},
+    {"granitemoe",
+     {.shared_size = 64, .key = "expert_shared_feed_forward_length", .value = 0},
+     "blk.0.ffn_gate_shexp.weight: not part of family granitemoe"},
+    {"granitemoe", {.shared_size = 64, .omit = "blk.1.ffn_down_shexp.weight"}, "blk.1.ffn_down_shexp.weight: missing"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -293,6 +308,7 @@ static void test_bad_files(void **state) {
         tiny.omit = bad->damage.omit, tiny.reshape = bad->damage.reshape, tiny.retype = bad->damage.retype;
         tiny.poison = bad->damage.poison, tiny.extra = bad->damage.extra, tiny.key = bad->damage.key;
         tiny.value = bad->damage.value, tiny.text = bad->damage.text;
+        if (bad->damage.shared_size > 0) tiny.shared_size = bad->damage.shared_size;
         enum status status = load(&tiny, &error);
         if (status != STATUS_MODEL || strstr(error.message, bad->says) == NULL || strchr(error.message, '\n'))
             fail_msg("case %zu: status %s, '%s' does not say '%s'", i, status_name(status), error.message,

@@ -34,7 +34,8 @@ struct writer {
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4",
-                                                  "minimax-m2", "phi3", "glm4", "granite", "mistral3"};
+                                                  "minimax-m2", "phi3", "glm4", "granite", "granitemoe",
+                                                  "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -75,7 +76,8 @@ struct tiny_model tiny_model_default(const char *family) {
     const bool slides = gemma2 || gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
     const bool minimax = strcmp(family, "minimax-m2") == 0, phi = strcmp(family, "phi3") == 0;
     bool opt = strcmp(family, "opt") == 0;
-    const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0;
+    const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0 ||
+                         strcmp(family, "granitemoe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
@@ -133,7 +135,9 @@ static void put_metadata(struct writer *w) {
     put_uint(w, "block_count", t->layer_count);
     put_uint(w, "context_length", 512);
     put_uint(w, "embedding_length", t->hidden_size);
-    if (!is(t->family, "qwen35moe")) put_uint(w, "feed_forward_length", t->ffn_size); /* it has that of experts */
+    const bool is_granitemoe = is(t->family, "granitemoe"); /* feed_forward_length is that of experts */
+    if (!is(t->family, "qwen35moe")) /* it has that of experts alone */
+        put_uint(w, "feed_forward_length", is_granitemoe ? t->expert_size : t->ffn_size);
     put_uint(w, "attention.head_count", t->head_count);
     if (t->kv_heads != NULL)
         assert_ok(gguf_writer_add_ints(w->gguf, key_of(w, "attention.head_count_kv"), t->kv_heads,
@@ -148,15 +152,16 @@ static void put_metadata(struct writer *w) {
     if (t->expert_count > 0) {
         put_uint(w, "expert_count", t->expert_count);
         put_uint(w, "expert_used_count", t->expert_used);
-        put_uint(w, "expert_feed_forward_length", t->expert_size);
+        if (!is_granitemoe) put_uint(w, "expert_feed_forward_length", t->expert_size);
     }
     if (is(t->family, "lfm2moe")) put_uint(w, "leading_dense_block_count", t->dense_layers);
-    if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe") || is(t->family, "qwen3next"))
+    if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe") || is(t->family, "qwen3next") ||
+        (is_granitemoe && t->shared_size > 0))
         put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
     if (is(t->family, "minimax-m2") || is(t->family, "glm4"))
         put_uint(w, "rope.dimension_count", t->head_dimension / 2);
     if (is(t->family, "phi3")) put_float(w, "rope.scaling.attn_factor", 1.2F);
-    if (is(t->family, "granite")) {
+    if (is_granitemoe || is(t->family, "granite")) {
         put_float(w, "embedding_scale", 3);
         put_float(w, "residual_scale", 0.5F);
         put_float(w, "logit_scale", 2);
@@ -209,7 +214,9 @@ static void put_metadata(struct writer *w) {
         put_float(w, "attention.temperature_scale", 0.4F);
     }
     if (t->key == NULL) return;
-    if (t->text != NULL)
+    if (is(t->text, "true") || is(t->text, "false"))
+        assert_ok(gguf_writer_add_bool(w->gguf, key_of(w, t->key), is(t->text, "true"), &w->error), w->error);
+    else if (t->text != NULL)
         assert_ok(gguf_writer_add_string(w->gguf, key_of(w, t->key), t->text, strlen(t->text), &w->error),
                   w->error);
     else if (t->value == floorf(t->value) && t->value >= 0)
@@ -357,7 +364,7 @@ static void add_layer(struct writer *w, size_t layer) {
             add_matrix(w, LAYER("ffn_gate_shexp.weight"), t->shared_size, t->hidden_size);
             add_matrix(w, LAYER("ffn_up_shexp.weight"), t->shared_size, t->hidden_size);
             add_output(w, LAYER("ffn_down_shexp.weight"), t->hidden_size, t->shared_size);
-            if (!glm) add_norm(w, LAYER("ffn_gate_inp_shexp.weight"), t->hidden_size);
+            if (!glm && !is(t->family, "granitemoe")) add_norm(w, LAYER("ffn_gate_inp_shexp.weight"), t->hidden_size);
         }
     }
     if (t->expert_count == 0 || layer < t->dense_layers || gemma4) {

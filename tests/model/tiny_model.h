@@ -38,11 +38,11 @@ struct tiny_model {
     const char *extra;   /* a tensor of this name is added */
     const char *key;     /* this key (without family) is set to: */
     float value;         /* as a float when it has a fraction, else as an integer */
-    const char *text;    /* or this text */
+    const char *text;    /* or this text, true and false as a bool */
 };
 
 /* Every family, llama first; the tests of all of them walk it. */
-enum { TINY_FAMILIES = 20 };
+enum { TINY_FAMILIES = 21 };
 extern const char *const tiny_families[TINY_FAMILIES];
 
 /* Those with layers that keep a state; first and last. */

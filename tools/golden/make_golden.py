@@ -47,6 +47,10 @@ GEMMA4 = dict(BASE, model_type="gemma4_text", architectures=["Gemma4ForCausalLM"
               rope_parameters={
                   "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 100000.0},
                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})
+GRANITE = dict(embedding_multiplier=1.5, rms_norm_eps=0.02, residual_multiplier=0.25, attention_multiplier=0.125,
+               logits_scaling=4.0)
+GRANITEMOE = dict(LLAMA | GRANITE, model_type="granitemoe", architectures=["GraniteMoeForCausalLM"], intermediate_size=32,
+                  num_local_experts=8, num_experts_per_tok=3)
 CASES = {
     "llama-gqa-tied": LLAMA,
     "llama-mha-untied": dict(LLAMA, num_key_value_heads=4, tie_word_embeddings=False),
@@ -146,8 +150,10 @@ CASES = {
                               "short_factor": [1.0, 1.0, 1.1, 1.2], "long_factor": [1.0, 1.5, 2.5, 4.0]}),
     "glm4": dict(BASE, model_type="glm4", architectures=["Glm4ForCausalLM"], attention_bias=True, tie_word_embeddings=False,
                  rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
-    "granite": dict(LLAMA, model_type="granite", architectures=["GraniteForCausalLM"], embedding_multiplier=1.5, rms_norm_eps=0.02,
-                    residual_multiplier=0.25, attention_multiplier=0.125, logits_scaling=4.0),
+    "granite": dict(LLAMA, model_type="granite", architectures=["GraniteForCausalLM"], **GRANITE),
+    "granitemoe": GRANITEMOE,
+    "granitemoe-shared": dict(GRANITEMOE, model_type="granitemoeshared", architectures=["GraniteMoeSharedForCausalLM"],
+                              shared_intermediate_size=40),
 }
 
 
@@ -249,6 +255,8 @@ GGUF = {
     "glm4": dict(name="glm4", ffn_up="mlp.gate_up_proj", ffn_norm="post_attention_layernorm",
                  post_attention_norm="post_self_attn_layernorm", post_ffw_norm="post_mlp_layernorm"),
     "granite": dict(name="granite", permutes=True),
+    "granitemoe": dict(name="granitemoe", permutes=True, mlp="block_sparse_moe", ffn_gate_inp="block_sparse_moe.router"),
+    "granitemoeshared": dict(name="granitemoe", permutes=True, mlp="block_sparse_moe", ffn_gate_inp="block_sparse_moe.router"),
     "olmo2": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "olmo3": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "exaone4": dict(name="exaone4", ffn_norm="", post_attention_norm="post_attention_layernorm"),
@@ -345,7 +353,8 @@ def write_gguf(model, config, path):
         writer.add_expert_count(next(config[key] for key in ("num_experts", "n_routed_experts", "num_local_experts")
                                      if key in config))
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        if "moe_intermediate_size" in config:  # else intermediate_size is that of experts
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
         if rope.get("rope_type") == "yarn":
@@ -355,8 +364,9 @@ def write_gguf(model, config, path):
     if "num_dense_layers" in config:
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if "shared_expert_intermediate_size" in config:
-        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    for name in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        if name in config:
+            writer.add_expert_shared_feed_forward_length(config[name])
     if config["model_type"] in ("glm4", "glm4_moe", "minimax_m2", "phi3"):
         writer.add_rope_dimension_count(int(config["head_dim"] * rope.get("partial_rotary_factor", 1)))
     if config["model_type"] in ("glm4_moe", "minimax_m2"):
@@ -470,6 +480,11 @@ def write_gguf(model, config, path):
                 value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
                 if value is not None:
                     add(f"{ours}ffn_{name}_shexp.weight", value)
+        both = state.get(theirs + "shared_mlp.input_linear.weight")
+        if both is not None:
+            for name, value in zip(("gate", "up"), both.chunk(2)):
+                add(f"{ours}ffn_{name}_shexp.weight", value)
+            add(ours + "ffn_down_shexp.weight", state[theirs + "shared_mlp.output_linear.weight"])
         bias = next((state[theirs + name] for name in CHOICE_BIASES if theirs + name in state), None)
         if bias is not None:
             add(ours + "exp_probs_b.bias", bias)
@@ -477,7 +492,7 @@ def write_gguf(model, config, path):
         both = state.get(experts + "gate_up_proj")  # [experts][gate rows, then up rows][hidden]
         if both is None:
             continue
-        size = config["moe_intermediate_size"]
+        size = config.get("moe_intermediate_size", config["intermediate_size"])
         if config["model_type"] == "gpt_oss":  # [experts][hidden][gate and up in turn]
             add(ours + "attn_sinks.weight", state[theirs + "self_attn.sinks"])
             bias = state[theirs + "mlp.experts.gate_up_proj_bias"]
@@ -549,7 +564,8 @@ def make_file(folder, config, seed):
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
-        parts = [layer if hasattr(layer, "router") else getattr(layer, "mlp", getattr(layer, "feed_forward", None))
+        parts = [layer if hasattr(layer, "router") else
+                 next((getattr(layer, name) for name in ("mlp", "feed_forward", "block_sparse_moe") if hasattr(layer, name)), None)
                  for layer in layers_of(model)]
         mixtures = [part for part in parts if router_of(part) is not None]
         for layer in layers_of(model):
