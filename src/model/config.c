@@ -133,9 +133,15 @@ static enum status read_family(struct reader *reader) {
             reader->family = &families[i];
             return STATUS_OK;
         }
-    char known[320];
-    return error_set(reader->error, STATUS_MODEL, "%s: general.architecture: found '%.*s', known are %s",
-                     reader->gguf->path, (int)min_size(name.length, 64), name.text, family_names(known, sizeof known));
+    char known[288], why[sizeof reader->error->message];
+    snprintf(why, sizeof why, "general.architecture: found '%.*s', known are %s", (int)min_size(name.length, 32),
+             name.text, family_names(known, sizeof known));
+    /* All the names are said: of a long path the end is. */
+    const char *path = reader->gguf->path, *cut = "...";
+    const size_t room = sizeof why - strlen(why) - sizeof ": ", length = strlen(path);
+    if (length <= room) cut = "";
+    else path += length - (room - strlen(cut));
+    return error_set(reader->error, STATUS_MODEL, "%s%s: %s", cut, path, why);
 }
 
 /* A required or defaulted count from min to max. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "device/host_span.h"
@@ -314,6 +315,29 @@ static void test_bad_files(void **state) {
             fail_msg("case %zu: status %s, '%s' does not say '%s'", i, status_name(status), error.message,
                      bad->says);
         assert_non_null(strstr(error.message, "tiny-load-")); /* the file is named */
+    }
+}
+
+/* All families are named, however long a file's path is: of that the end is said. */
+static void test_long_path(void **state) {
+    (void)state;
+    const struct tiny_model tiny = tiny_model_default("falcon");
+    for (size_t length = 1; length <= 250; length++) {
+        char folder[256] = {0}, path[300];
+        struct model *model;
+        struct error error = {0};
+        memset(folder, 'f', length);
+        snprintf(path, sizeof path, "%s/tiny-load-falcon.gguf", folder);
+        assert_int_equal(mkdir(folder, 0700), 0);
+        tiny_model_write(&tiny, path);
+        assert_int_equal(model_load(&model, path, device, &error), STATUS_MODEL);
+        unlink(path);
+        rmdir(folder);
+        const char *at = strstr(error.message, "/tiny-load-falcon.gguf: general.architecture: found 'falcon', known are");
+        assert_true(at != NULL && strcmp(error.message + strlen(error.message) - 5, ", opt") == 0);
+        const bool is_whole = strncmp(error.message, path, strlen(path)) == 0;
+        const bool is_full = strlen(error.message) + 1 == sizeof error.message;
+        assert_true(is_whole || (is_full && strncmp(error.message, "...f", 4) == 0));
     }
 }
 
@@ -656,6 +680,7 @@ int main(void) {
         cmocka_unit_test(tiny_models_are_not_mixed_up),
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
+        cmocka_unit_test(test_long_path),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_stretched),
