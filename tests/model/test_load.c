@@ -333,7 +333,7 @@ static void test_long_path(void **state) {
         assert_int_equal(model_load(&model, path, device, &error), STATUS_MODEL);
         unlink(path);
         rmdir(folder);
-        const char *at = strstr(error.message, "/tiny-load-falcon.gguf: general.architecture: found 'falcon', known are");
+        const char *at = strstr(error.message, ".gguf: general.architecture: found 'falcon', known are");
         assert_true(at != NULL && strcmp(error.message + strlen(error.message) - 5, ", opt") == 0);
         const bool is_whole = strncmp(error.message, path, strlen(path)) == 0;
         const bool is_full = strlen(error.message) + 1 == sizeof error.message;
