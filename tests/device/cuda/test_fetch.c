@@ -6,7 +6,8 @@
 #include "device/device.h"
 #include "kernels/codec/codec.h"
 
-enum { DIMENSION = 64, KV_HEADS = 3, UNITS = 64, FEW = 12, FEWER = 7, LIST = 40, STEPS = 30, WHOLE = KV_HEADS - 1 };
+enum { DIMENSION = 64, DIMENSION_MAX = 512 };
+enum { KV_HEADS = 3, UNITS = 64, FEW = 12, FEWER = 7, LIST = 40, STEPS = 30, WHOLE = KV_HEADS - 1 };
 enum { SLOTS = FEW + FEWER + UNITS }; /* the last head's hold every unit */
 static const uint32_t firsts[KV_HEADS + 1] = {0, FEW, FEW + FEWER, SLOTS};
 enum { GROUP_MAX = 10 }; /* query heads of a KV head: two passes of 8 */
@@ -58,8 +59,9 @@ struct fetch_rig {
     struct fetch_result results[KV_HEADS]; /* of all steps */
     struct fetch_counts wanted[KV_HEADS];
     uint8_t missing[KV_HEADS][LIST], wanted_missing[KV_HEADS][LIST];
-    float q[KV_HEADS * GROUP_MAX * DIMENSION];
-    float partials[2][KV_HEADS * GROUP_MAX * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
+    uint32_t dimension;
+    float q[KV_HEADS * GROUP_MAX * DIMENSION_MAX];
+    float partials[2][KV_HEADS * GROUP_MAX * ATTENTION_RANGES_MAX * (4 + DIMENSION_MAX)];
     uint32_t group; /* of attention */
 };
 
@@ -101,8 +103,10 @@ static void cpu_close(struct fetch_rig *rig) {
     device_destroy(rig->cpu.device);
 }
 
-static void rig_init(struct fetch_rig *rig, struct random *random) {
-    kv_rig_init(&rig->kv, random, KV_F16, KV_F16, DIMENSION, DIMENSION, KV_HEADS, (const uint64_t[]){512}, 1);
+static void rig_init(struct fetch_rig *rig, struct random *random, enum kv_type type, uint32_t dimension) {
+    rig->dimension = dimension;
+    kv_rig_init(&rig->kv, random, type, type, dimension, dimension, KV_HEADS, (const uint64_t[]){512}, 1);
+    fill_normal(random, rig->q, KV_HEADS * GROUP_MAX * dimension, 2.0);
     for (size_t h = 0; h < KV_HEADS; h++) { /* the chunk that is not complete in the host's pool */
         uint32_t *pages = rig->kv.pages[0] + (KV_RIG_LAYER * KV_HEADS + h) * rig->kv.chunk_stride, at = 0;
         while (pages[at] >> 30 != 2) at++;
@@ -349,11 +353,23 @@ static bool is_missing(struct fetch_rig *rig, const struct cache *before, const 
     return !is_near && !has_slot;
 }
 
-/* Over addresses and through the page table: the same bits.  Of 1, 4 or 8 heads at once, in a pass or two. */
+static size_t partial_bytes(const struct fetch_rig *rig) {
+    return (size_t)KV_HEADS * rig->group * ATTENTION_RANGES_MAX * attention_partial_stride(rig->dimension) *
+           sizeof(float);
+}
+
+/* Over addresses and through the page table: the same bits.  Of 1, 4 or 8 heads at once, of 512 elements 4 at most, in
+ * a pass or more. */
 static void attend(struct fetch_rig *rig, bool by_address, float *partials, uint64_t seed) {
-    const uint32_t heads = rig->group == 1 ? 1 : rig->group <= 4 ? 4 : 8, passes = (rig->group + heads - 1) / heads;
+    const uint32_t lanes = rig->dimension / 8, heads = rig->group == 1                ? 1
+                                                       : rig->group <= 4 || lanes == 64 ? 4
+                                                                                      : 8,
+                   passes = (rig->group + heads - 1) / heads;
     char kernel[40];
-    snprintf(kernel, sizeof kernel, "attention_list_8_%u_%s", heads, rig->q4.bytes > 0 ? "q4" : "f16");
+    snprintf(kernel, sizeof kernel, "attention_list_%u_%u_%s", lanes, heads,
+             rig->q4.bytes > 0                     ? "q4"
+             : rig->kv.layout.k_type == KV_F16 ? "f16"
+                                               : "any");
     struct cuda_attention_list_args args = {
         .attention = {.rows = address_of(&rig->row),
                       .items = address_of(rig->kv.items),
@@ -363,15 +379,16 @@ static void attend(struct fetch_rig *rig, bool by_address, float *partials, uint
                       .layer_pages = kv_rig_layer_pages(&rig->kv),
                       .shape = rig->kv.shape,
                       .row_count = 1,
-                      .q_stride = KV_HEADS * rig->group * DIMENSION,
+                      .q_stride = KV_HEADS * rig->group * rig->dimension,
                       .kv_head_count = KV_HEADS,
                       .group = rig->group,
-                      .partial_stride = attention_partial_stride(DIMENSION),
+                      .partial_stride = attention_partial_stride(rig->dimension),
                       .scale = 0.125f},
         .lists = address_of(rig->shown),
         .addresses = by_address ? address_of(rig->addresses) : 0,
         .list_stride = LIST};
-    launch(kernel, ATTENTION_RANGES_MAX, KV_HEADS * passes, 1, 128, attention_decode_shared(8, heads), &args, seed);
+    launch(kernel, ATTENTION_RANGES_MAX, KV_HEADS * passes, 1, 128, attention_decode_shared(lanes, heads), &args,
+           seed);
 }
 
 static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
@@ -416,10 +433,10 @@ static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
     cpu_fetch(rig, false);
     const bool attends = fetch_check(rig, &before, &q4_before) == 0;
     if (attends) {
-        memset(rig->partials, 0, sizeof rig->partials);
+        for (size_t i = 0; i < 2; i++) memset(rig->partials[i], 0, partial_bytes(rig));
         attend(rig, false, rig->partials[0], seed);
         attend(rig, true, rig->partials[1], seed + 1);
-        assert_memory_equal(rig->partials[1], rig->partials[0], sizeof rig->partials[0]);
+        assert_memory_equal(rig->partials[1], rig->partials[0], partial_bytes(rig));
     }
     bytes_check(rig, attends);
     for (size_t head = 0; head < KV_HEADS; head++)
@@ -428,14 +445,32 @@ static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
                              is_missing(rig, &before, &q4_before, head, rig->lists[head][i]));
 }
 
+/* The chunk of units from `first` on is nowhere: half of them have slots, the others have left theirs. */
+static void gone_check(struct fetch_rig *rig, uint32_t first) {
+    rig->row.position++;
+    for (uint32_t i = 0; i < 8; i++) rig->lists[0][i] = first + i;
+    rig->counts[0] = 8;
+    fetch_run(rig, 4);
+    for (uint32_t i = 0; i < 8; i++)
+        memcpy(rig->gone + i * rig->kv.layout.block_bytes, home_of(rig, 0, first + i), rig->kv.layout.block_bytes);
+    *place_of(rig, 0, first) = 0;
+    for (uint32_t u = first; u < first + 4; u++) {
+        const int32_t slot = rig->has.tables[0][u];
+        if (slot >= 0) rig->has.owners[slot] = rig->want.owners[slot] = SLOT_EMPTY;
+        rig->has.tables[0][u] = rig->want.tables[0][u] = UNIT_ABSENT;
+    }
+    rig->row.position++;
+    fetch_run(rig, 5);
+    assert_int_equal(rig->results[0].absent, 4);
+}
+
 static void fetches_match(void **state) {
     (void)state;
     static struct fetch_rig rig;
     struct random random;
     random_init(&random, test_seed(801));
     uint64_t direct = 0, last = 0, most = 0; /* units that are read where they lie: of a step */
-    rig_init(&rig, &random);
-    fill_normal(&random, rig.q, KV_HEADS * GROUP_MAX * DIMENSION, 2.0);
+    rig_init(&rig, &random, KV_F16, DIMENSION);
     for (uint32_t i = 0; i < STEPS; i++) {
         rig.row.position = 464 + i;
         for (size_t h = 0; h < KV_HEADS; h++) list_draw(&rig, &random, h, i % 7 == 5 ? 38 : 8 + i % 5);
@@ -450,24 +485,10 @@ static void fetches_match(void **state) {
     for (uint32_t slot = firsts[WHOLE]; slot < SLOTS; slot++) held += rig.has.owners[slot] != SLOT_EMPTY;
     assert_met(held > FEW); /* half of the chunks are in the host's pool */
     assert_int_equal(rig.results[WHOLE].misses, held); /* each unit missed once */
-    /* a chunk that is nowhere: half of its units have slots, the others have left theirs */
     uint32_t first = 0;
     while (*place_of(&rig, 0, first) >> 30 != 2) first += 8;
-    rig.row.position++;
-    for (uint32_t i = 0; i < 8; i++) rig.lists[0][i] = first + i;
-    rig.counts[0] = 8;
-    fetch_run(&rig, 4);
-    for (uint32_t i = 0; i < 8; i++)
-        memcpy(rig.gone + i * rig.kv.layout.block_bytes, home_of(&rig, 0, first + i), rig.kv.layout.block_bytes);
-    *place_of(&rig, 0, first) = 0;
-    for (uint32_t u = first; u < first + 4; u++) {
-        const int32_t slot = rig.has.tables[0][u];
-        if (slot >= 0) rig.has.owners[slot] = rig.want.owners[slot] = SLOT_EMPTY;
-        rig.has.tables[0][u] = rig.want.tables[0][u] = UNIT_ABSENT;
-    }
-    rig.row.position++;
-    fetch_run(&rig, 5);
-    assert_int_equal(rig.results[0].absent, 4);
+    assert_met(first / 8 < CHUNKS - 1); /* which is complete */
+    if (first / 8 < CHUNKS - 1) gone_check(&rig, first);
     cpu_close(&rig);
     guarded_destroy(&rig.slots);
     kv_rig_deinit(&rig.kv);
@@ -479,9 +500,8 @@ static void chunks_in_4_bits_match(void **state) {
     static struct fetch_rig rig;
     struct random random;
     random_init(&random, test_seed(802));
-    rig_init(&rig, &random);
+    rig_init(&rig, &random, KV_F16, DIMENSION);
     q4_init(&rig);
-    fill_normal(&random, rig.q, KV_HEADS * GROUP_MAX * DIMENSION, 2.0);
     for (uint32_t i = 0; i < STEPS; i++) {
         rig.row.position = 464 + i;
         for (size_t h = 0; h < KV_HEADS; h++) chunks_draw(&rig, &random, h, 2 + h % 2);
@@ -520,7 +540,47 @@ static void chunks_in_4_bits_match(void **state) {
     kv_rig_deinit(&rig.kv);
 }
 
+/* Wider heads, whose rows have more lanes, and rows of 8 bits. */
+static void wide_check(enum kv_type type, uint32_t dimension, bool has_q4, uint64_t seed) {
+    enum { WIDE_STEPS = 6 };
+    static struct fetch_rig rig;
+    struct random random;
+    random_init(&random, seed);
+    rig_init(&rig, &random, type, dimension);
+    if (has_q4) q4_init(&rig);
+    for (uint32_t i = 0; i < WIDE_STEPS; i++) {
+        rig.row.position = 464 + i;
+        for (size_t h = 0; h < KV_HEADS; h++) {
+            if (has_q4)
+                chunks_draw(&rig, &random, h, 2 + h % 2);
+            else
+                list_draw(&rig, &random, h, 8 + i);
+        }
+        fetch_run(&rig, seed + i);
+    }
+    const struct fetch_counts *whole = &rig.wanted[WHOLE];
+    for (size_t h = 0; h < KV_HEADS; h++) assert_met((has_q4 ? rig.wanted[h].chunk_misses : rig.wanted[h].misses) > 0);
+    assert_met(whole->misses > 0 && whole->hits > 0 && (whole->chunk_hits > 0) == has_q4);
+    cpu_close(&rig);
+    if (has_q4) guarded_destroy(&rig.q4.home), guarded_destroy(&rig.q4.slots);
+    guarded_destroy(&rig.slots);
+    kv_rig_deinit(&rig.kv);
+}
+
+static void wide_heads_fill_slots(void **state) {
+    (void)state;
+    static const struct {
+        enum kv_type type;
+        uint32_t dimension;
+    } kinds[] = {{KV_Q8, 64}, {KV_F16, 128}, {KV_Q8, 128}, {KV_F16, 256}, {KV_F16, 512}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        for (size_t q4 = 0; q4 < 2; q4++)
+            if (kinds[i].type == KV_F16 || q4 == 0)
+                wide_check(kinds[i].type, kinds[i].dimension, q4, test_seed(803) + 10 * i + q4);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fetches_match), cmocka_unit_test(chunks_in_4_bits_match)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fetches_match), cmocka_unit_test(chunks_in_4_bits_match),
+                                       cmocka_unit_test(wide_heads_fill_slots)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
