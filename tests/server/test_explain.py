@@ -172,7 +172,7 @@ class Explain(unittest.TestCase):
             self.assertNotIn("==>", "".join(span["text"] for span in told["spans"] if "document" in span))
 
     @unittest.skipUnless(REAL, WITHOUT_REAL)
-    def test_what_answers_comes_first(self):
+    def test_what_answers_comes_first_in_a_real_model(self):
         """Right answers about a part of a story: the sentence that has it is among the first three, wherever it stands, and the
         story's end, which is near the answer, is not unless it is that sentence."""
         with open(os.path.join(loam_server.ROOT, "tests/data/a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
