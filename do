@@ -23,8 +23,12 @@ need() {
   done
   [ -n "$missing" ] || return 0
   say "installing:$missing"
-  root apt-get update -q >/dev/null
-  root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
+  mkdir -p build
+  ( # one at a time, of those that run side by side
+    command -v flock >/dev/null 2>&1 && flock 9
+    root apt-get update -q >/dev/null
+    root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
+  ) 9>build/install.lock
 }
 
 # Installs what not every release of Debian has, where it has it.  The build goes on without.
