@@ -18,10 +18,18 @@
 #include "kernels/codec/codec.h"
 #include "platform/held_io.h"
 
-enum { LAYERS = 5, GROUPS = 3, CHUNKS = 19, TAIL = 13, TOKENS = CHUNKS * 64 + TAIL, KEY_INDEX = 64 };
+/* AT_ONCE: tails of the heads of four layers, which are read together. */
+enum {
+    LAYERS = 5,
+    GROUPS = 3,
+    AT_ONCE = 4 + 1 + 4 + 3,
+    CHUNKS = 19,
+    TAIL = 13,
+    TOKENS = CHUNKS * 64 + TAIL,
+    KEY_INDEX = 64
+};
 
-static const struct kv_geometry shapes[LAYERS] = {
-    {4, 32, 64}, {1, 128, 128}, {4, 32, 64}, {3, 64, 32}, {1, 128, 128}};
+static const struct kv_geometry shapes[LAYERS] = {{4, 32, 64}, {1, 128, 128}, {4, 32, 64}, {3, 64, 32}, {1, 128, 128}};
 static const size_t group_of[LAYERS] = {0, 1, 0, 2, 1};
 
 static struct kv_groups groups;
@@ -38,9 +46,7 @@ static struct device *make_device(void) {
 }
 
 /* In f16; a multiple of 512, so that pages need no padding only by chance. */
-static size_t chunk_bytes(size_t layer) {
-    return 64 * 2 * (shapes[layer].k_dimension + shapes[layer].v_dimension);
-}
+static size_t chunk_bytes(size_t layer) { return 64 * 2 * (shapes[layer].k_dimension + shapes[layer].v_dimension); }
 
 /* Halves between -2 and 2. */
 static void fill(uint8_t *bytes, uint64_t sequence, size_t layer, size_t head, uint64_t chunk) {
@@ -64,8 +70,7 @@ static uint8_t *chunk_at(struct kv_sequence *sequence, size_t layer, size_t head
 
 static uint8_t *key_index_at(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     const struct kv_view view = kv_sequence_view(sequence, stream, layer);
-    return span_memory(
-        kv_pools_chunk(view.pools, span_place(view.key_index, head * view.chunk_stride + chunk)));
+    return span_memory(kv_pools_chunk(view.pools, span_place(view.key_index, head * view.chunk_stride + chunk)));
 }
 
 static void expect_chunk(const uint8_t *bytes, uint64_t sequence, size_t layer, size_t head, uint64_t chunk,
@@ -87,8 +92,7 @@ static void test_groups(void **state) {
     for (size_t i = 0; i < LAYERS; i++) {
         assert_int_equal(groups.of_layer[i], group_of[i]);
         assert_int_equal(groups.in_group[i], number[i]);
-        for (size_t lane = lanes[i]; lane < lanes[i + 1]; lane++)
-            assert_int_equal(kv_groups_layer(&groups, lane), i);
+        for (size_t lane = lanes[i]; lane < lanes[i + 1]; lane++) assert_int_equal(kv_groups_layer(&groups, lane), i);
     }
     for (size_t i = 0; i <= LAYERS; i++) assert_int_equal(groups.lane_first[i], lanes[i]);
     assert_int_equal(kv_groups_heads_max(&groups), 4);
@@ -142,8 +146,7 @@ static void test_in_ram(void **state) {
                             continue;
                         }
                         expect_chunk(bytes, s, layer, head, chunk, chunk_bytes(layer));
-                        for (size_t i = 0; index != NULL && i < KEY_INDEX; i++)
-                            assert_int_equal(index[i], mark);
+                        for (size_t i = 0; index != NULL && i < KEY_INDEX; i++) assert_int_equal(index[i], mark);
                     }
     assert_int_equal(kv_cache_used_bytes(cache), 2 * CHUNKS * (token * 64 + lanes * KEY_INDEX));
     for (uint64_t s = 0; s < 2; s++) kv_sequence_destroy(sequences[s]);
@@ -199,8 +202,7 @@ static void append(const struct setting *setting, struct kv_sequence *sequence, 
         for (size_t head = 0; head < shapes[layer].kv_head_count; head++) {
             fill(chunk_at(sequence, layer, head, chunk), 0, layer, head, chunk);
             if (setting->config.key_index_bytes > 0 && layer >= setting->config.key_index_layer_first)
-                memset(key_index_at(sequence, layer, head, chunk), (int)(layer * 37 + head * 11 + chunk),
-                       KEY_INDEX);
+                memset(key_index_at(sequence, layer, head, chunk), (int)(layer * 37 + head * 11 + chunk), KEY_INDEX);
         }
         assert_ok(kv_sequence_write(sequence, layer, token_end, &error), error);
     }
@@ -236,8 +238,7 @@ static void expect_all(const struct setting *setting, struct kv_sequence *sequen
                     expect_chunk(chunk_at(sequence, layer, head, chunk), 0, layer, head, chunk,
                                  (TAIL + 7) / 8 * chunk_bytes(layer) / 8);
                 } else if (!setting->quantized) {
-                    expect_chunk(chunk_at(sequence, layer, head, chunk), 0, layer, head, chunk,
-                                 chunk_bytes(layer));
+                    expect_chunk(chunk_at(sequence, layer, head, chunk), 0, layer, head, chunk, chunk_bytes(layer));
                 } else {
                     fill(rows, 0, layer, head, chunk);
                     codec.q4_encode(view.layout, rows, coded);
@@ -271,68 +272,148 @@ static void expect_file_size(const struct scratch *scratch, bool quantized) {
     assert_int_equal(info.st_size, 2 * tails + 2 * segment - behind);
 }
 
+static int32_t prompt[TOKENS];
+
+static void setting_open(struct setting *setting, const char *directory, size_t sequences, size_t key_index_bytes,
+                         uint64_t more_bytes) {
+    struct kv_cache_config *config = &setting->config;
+    struct error error;
+    for (size_t i = 0; i < TOKENS; i++) prompt[i] = (int32_t)i;
+    *config = config_of((CHUNKS + 1) * 64 * sequences, sequences);
+    config->key_index_bytes = key_index_bytes;
+    config->key_index_layer_first = 1;
+    config->quantized_pages = setting->quantized;
+    config->buffer_bytes = 1 << 20;
+    config->block_tokens = 64;
+    config->host_bytes = kv_tier_bytes_min(config) + more_bytes;
+    const struct store_options options = {.directory = directory, .staging_bytes = 1 << 20};
+    assert_ok(store_open(&setting->store, &options, &error), error);
+    setting->backing = (struct kv_backing){.store = setting->store,
+                                           .model = {.fingerprint = {7}, .description = "bytes"},
+                                           .layout = layout_of(setting->quantized, key_index_bytes),
+                                           .name = "test"};
+}
+
+static struct kv_sequence *sequence_of(const struct setting *setting) {
+    struct kv_sequence *sequence;
+    struct error error;
+    assert_ok(kv_sequence_create(&sequence, setting->cache, TOKENS, &error), error);
+    kv_sequence_set_backing(sequence, &setting->backing);
+    return sequence;
+}
+
+static void save(const struct setting *setting, struct kv_sequence *sequence) {
+    struct error error;
+    assert_ok(kv_sequence_create_document(sequence, TOKENS, &error), error);
+    for (uint64_t chunk = 0; chunk < CHUNKS; chunk++) append(setting, sequence, (chunk + 1) * 64);
+    append(setting, sequence, TOKENS);
+    assert_ok(kv_sequence_commit(sequence, prompt, &error), error);
+    assert_ok(kv_sequence_flush(sequence, &error), error);
+}
+
+static enum status open_saved(const struct setting *setting, struct kv_sequence *sequence, struct error *error) {
+    struct document *document;
+    struct store_match match;
+    const struct store_query query = {&setting->backing.model, &setting->backing.layout, prompt, TOKENS,
+                                      STORE_LIKE_KIND};
+    TRY(store_find(setting->store, &query, &match, error));
+    assert_int_equal(match.prefix_tokens, TOKENS);
+    TRY(document_open(&document, setting->store, match.document, &setting->backing.model, &match.layout, DOCUMENT_READ,
+                      0, error));
+    held_io_forget();
+    return kv_sequence_open_document(sequence, document, TOKENS, false, error);
+}
+
 static void round_trip(bool quantized, size_t key_index_bytes, uint64_t more_bytes) {
     struct device *device = make_device();
     struct scratch scratch;
     struct setting setting = {.quantized = quantized};
-    struct kv_sequence *sequence;
-    struct document *document;
-    struct store_match match;
     struct error error;
-    int32_t tokens[TOKENS];
-    for (size_t i = 0; i < TOKENS; i++) tokens[i] = (int32_t)i;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct kv_cache_config *config = &setting.config;
-    *config = config_of(TOKENS, 1);
-    config->key_index_bytes = key_index_bytes;
-    config->key_index_layer_first = 1;
-    config->quantized_pages = quantized;
-    config->buffer_bytes = 1 << 20;
-    config->block_tokens = 64;
-    config->host_bytes = kv_tier_bytes_min(config) + more_bytes;
-    const struct store_options options = {.directory = scratch.path, .staging_bytes = 1 << 20};
-    assert_ok(store_open(&setting.store, &options, &error), error);
-    setting.backing = (struct kv_backing){.store = setting.store,
-                                          .model = {.fingerprint = {7}, .description = "bytes"},
-                                          .layout = layout_of(quantized, key_index_bytes),
-                                          .name = "test"};
+    setting_open(&setting, scratch.path, 1, key_index_bytes, more_bytes);
     for (int opened = 0; opened < 2; opened++) {
-        assert_ok(kv_tier_create(&setting.cache, device, config, &error), error);
-        assert_ok(kv_sequence_create(&sequence, setting.cache, TOKENS, &error), error);
-        kv_sequence_set_backing(sequence, &setting.backing);
+        assert_ok(kv_tier_create(&setting.cache, device, &setting.config, &error), error);
+        struct kv_sequence *sequence = sequence_of(&setting);
         if (opened == 0) {
-            assert_ok(kv_sequence_create_document(sequence, TOKENS, &error), error);
-            for (uint64_t chunk = 0; chunk < CHUNKS; chunk++) append(&setting, sequence, (chunk + 1) * 64);
-            append(&setting, sequence, TOKENS);
-            assert_ok(kv_sequence_commit(sequence, tokens, &error), error);
-            assert_ok(kv_sequence_flush(sequence, &error), error);
+            save(&setting, sequence);
             expect_file_size(&scratch, quantized);
         } else {
-            assert_ok(store_find(setting.store,
-                                 &(struct store_query){&setting.backing.model, &setting.backing.layout,
-                                                       tokens, TOKENS, STORE_LIKE_KIND},
-                                 &match, &error),
-                      error);
-            assert_int_equal(match.prefix_tokens, TOKENS);
-            assert_ok(document_open(&document, setting.store, match.document, &setting.backing.model,
-                                    &match.layout, DOCUMENT_READ, 0, &error),
-                      error);
-            held_io_forget();
-            assert_ok(kv_sequence_open_document(sequence, document, TOKENS, false, &error), error);
-            /* The tails of all heads of four layers are asked for before anybody waits, then those of the fifth. */
-            assert_int_equal(held_io_now().reads_max, 4 + 1 + 4 + 3);
+            assert_ok(open_saved(&setting, sequence, &error), error);
+            assert_int_equal(held_io_now().reads_max, AT_ONCE); /* asked for before anybody waits */
         }
         for (int i = 0; i < 2; i++) {
             expect_all(&setting, sequence, false);
             expect_all(&setting, sequence, true);
         }
         const struct kv_tier_statistics statistics = kv_tier_statistics(setting.cache);
-        assert_true(statistics.host_bytes <= config->host_bytes);
+        assert_true(statistics.host_bytes <= setting.config.host_bytes);
         if (opened == 1) assert_true(statistics.misses >= 13 * CHUNKS); /* each was read */
         kv_sequence_destroy(sequence);
         kv_cache_destroy(setting.cache);
     }
     assert_ok(store_verify(setting.store, 1, &error), error);
+    store_close(setting.store);
+    scratch_destroy(&scratch);
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
+/* Takes slots for chunks of the sequence until there are none, then gives so many back; how many it holds. */
+static size_t hold_all_but(struct kv_sequence *sequence, struct kv_fetch *held, uint32_t *chunks, size_t left) {
+    struct error error;
+    size_t count = 0;
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        for (size_t head = 0; head < shapes[layer].kv_head_count; head++)
+            for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
+                struct kv_fetch *fetch = &held[count];
+                chunks[count] = chunk;
+                *fetch = (struct kv_fetch){.sequence = sequence,
+                                           .layer_index = layer,
+                                           .kv_head = head,
+                                           .chunks = &chunks[count],
+                                           .chunk_count = 1};
+                if (!kv_fetch_begin(fetch)) goto full;
+                assert_ok(kv_fetch_wait(fetch, &error), error);
+                count++;
+            }
+    fail_msg("there are slots for everything");
+full:
+    assert_true(count >= left);
+    for (size_t i = 0; i < left; i++) kv_fetch_release(&held[--count]);
+    return count;
+}
+
+/* While another sequence's step holds the slots: where one of a tail is missing the sequence is not opened, and of what
+ * it had taken by then nothing stays taken. */
+static void test_slots_for_all_tails(void **state) {
+    (void)state;
+    enum { TAILS = 4 + 1 + 4 + 3 + 1, HELD_MAX = TAILS * CHUNKS };
+    size_t all = 0;
+    static struct kv_fetch held[HELD_MAX];
+    static uint32_t chunks[HELD_MAX];
+    struct device *device = make_device();
+    struct scratch scratch;
+    struct setting setting = {.quantized = false};
+    struct error error;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    setting_open(&setting, scratch.path, 2, 0, 0);
+    assert_ok(kv_tier_create(&setting.cache, device, &setting.config, &error), error);
+    struct kv_sequence *holder = sequence_of(&setting);
+    save(&setting, holder);
+    for (size_t left = 0; left <= TAILS + 1; left++) {
+        const size_t count = hold_all_but(holder, held, chunks, left);
+        struct kv_sequence *opened = sequence_of(&setting);
+        const enum status status = open_saved(&setting, opened, &error);
+        assert_int_equal(status, left < TAILS ? STATUS_MEMORY : STATUS_OK);
+        if (left >= TAILS) assert_int_equal(held_io_now().reads_max, AT_ONCE);
+        if (left == 0) all = count;
+        assert_int_equal(count + left, all);
+        for (size_t i = 0; i < count; i++) kv_fetch_release(&held[i]);
+        if (status == STATUS_OK) expect_all(&setting, opened, false);
+        kv_sequence_destroy(opened);
+    }
+    kv_sequence_destroy(holder);
+    kv_cache_destroy(setting.cache);
     store_close(setting.store);
     scratch_destroy(&scratch);
     device->operations->stream_destroy(stream);
@@ -464,9 +545,12 @@ static void test_windows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers_with_heads), cmocka_unit_test(test_groups),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers_with_heads),
+                                       cmocka_unit_test(test_groups),
                                        cmocka_unit_test(test_in_ram),
-                                       cmocka_unit_test(test_on_disk), cmocka_unit_test(test_in_4_bits),
+                                       cmocka_unit_test(test_on_disk),
+                                       cmocka_unit_test(test_in_4_bits),
+                                       cmocka_unit_test(test_slots_for_all_tails),
                                        cmocka_unit_test(test_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
