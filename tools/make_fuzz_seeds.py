@@ -47,10 +47,10 @@ def model_keys(family):
               "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
               "attention.value_length": 16}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    if family == "opt":
+    if family in ("opt", "cohere2"):
         floats = {"attention.layer_norm_epsilon": 1e-5}
     dense = family in ("llama", "qwen2", "qwen3", "opt", "smollm3", "seed_oss", "mistral3", "lfm2", "qwen35", "gemma2",
-                       "gemma3", "gemma4", "olmo2", "exaone4", "phi3", "glm4", "granite")
+                       "gemma3", "gemma4", "olmo2", "exaone4", "phi3", "glm4", "granite", "cohere2")
     if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
     if family in ("qwen2moe", "qwen3next"):
@@ -63,7 +63,9 @@ def model_keys(family):
     if family in ("qwen35", "qwen3next"):
         counts.update({"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.group_count": 2, "ssm.state_size": 16,
                        "ssm.time_step_rank": 6, "ssm.inner_size": 144, "rope.dimension_count": 4})
-    if family in ("gemma3", "olmo2", "exaone4"):
+    if family == "cohere2":
+        floats["logit_scale"] = 0.25
+    if family in ("gemma3", "olmo2", "exaone4", "cohere2"):
         counts.update({"attention.sliding_window": 20, "attention.sliding_window_pattern": 2})
         floats.update({"rope.freq_base_swa": 5e4, "rope.scaling.factor": 4})
     if family == "gemma2":
@@ -129,7 +131,7 @@ def gguf_seeds():
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("llama", "qwen2", "qwen3", "opt", "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3", "seed_oss",
                    "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2",
-                   "phi3", "glm4", "granite", "granitemoe"):
+                   "phi3", "glm4", "granite", "granitemoe", "cohere2"):
         yield "model_" + family, gguf(model_keys(family), [])
     experts = [key("gemma4." + name, U32, n) for name, n in
                (("expert_count", 8), ("expert_used_count", 3), ("expert_feed_forward_length", 16))]

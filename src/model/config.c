@@ -81,6 +81,9 @@ static const struct family families[] = {
      .windows = {.period = 4, .are_unscaled = true}},
     {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true, .norms = {NORMS_BEHIND, .of_heads = true},
      .windows = {.period = 4, .rotate_alone = true}},
+    {"cohere2", FAMILY_COHERE2, ROPE_ADJACENT, "attention.layer_norm_epsilon",
+     .scales = {.are_given = true, .logits_are_multiplied = true}, .norms = {.subtract_means = true, .is_one = true},
+     .windows = {.period = 4, .are_needed = true, .rotate_alone = true}},
     {"minimax-m2", FAMILY_MINIMAX_M2, ROPE_SPLIT, RMS_EPSILON, .norms = {.of_heads = true, .of_rows = true},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .normalises = true, .has_choice_bias = true}},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
@@ -270,7 +273,7 @@ static enum status read_given_scales(struct reader *reader) {
     }
     config->embedding_scale = scales[EMBEDDING] / scales[RESIDUAL];
     config->norm_epsilon /= scales[RESIDUAL] * scales[RESIDUAL];
-    config->output_scale = 1 / scales[LOGITS]; /* they are divided by it */
+    config->output_scale = reader->family->scales.logits_are_multiplied ? scales[LOGITS] : 1 / scales[LOGITS];
     return STATUS_OK;
 }
 

@@ -2,14 +2,14 @@
  * qwen2 adds biases to q, k and v.  qwen3 adds a norm per head of q and k.  layer_attention applies both if the
  * weights exist.  In lfm2 and qwen35 most layers keep a state in place of attention (mixer.c).  The feed-forward may be
  * a mixture of experts.  In gemma2 to gemma4, olmo2 and exaone4 norms stand behind both parts (layer_add), in the last
- * two there alone, and layer_norm does nothing.  Small models of gemma4 have a third part, of what a token gives each
- * layer. */
+ * two there alone, and layer_norm does nothing.  In cohere2 the feed-forward has no norm: normed still is what
+ * attention was given.  Small models of gemma4 have a third part, of what a token gives each layer. */
 #include "model/forward_internal.h"
 
 enum status llama_layer(struct layer_pass *pass, struct error *error) {
     const struct layer_weights *weights = pass->weights;
     const struct model_config *config = &pass->forward->model->config;
-    layer_norm(pass, weights->attention_norm, (struct span){.buffer = NULL});
+    layer_norm(pass, weights->attention_norm, weights->attention_norm_bias);
     const bool attends = layer_config_of(pass)->mixer == MIXER_ATTENTION;
     if (!(attends ? layer_attention : layer_mixer)(pass)) return STATUS_OK;
     layer_phase(pass, "feed-forward");

@@ -45,6 +45,7 @@ enum model_family {
     FAMILY_GLM4,
     FAMILY_GRANITE,
     FAMILY_GRANITEMOE,
+    FAMILY_COHERE2,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */

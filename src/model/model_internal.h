@@ -44,6 +44,9 @@ struct family {
         bool of_rows;                   /* those are of all heads at once */
         /* Of values, without a weight.  A layer without attn_v has attn_k's products as values, before their norm. */
         bool of_values;
+        bool subtract_means; /* LayerNorm, without biases */
+        /* The feed-forward takes what attention takes, a norm of the layer's input, to which both add. */
+        bool is_one;
         const char *before_ffn; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
         const char *output;     /* of that behind the last layer; NULL: output_norm.weight */
     } norms;
@@ -51,6 +54,7 @@ struct family {
     struct family_scales {
         bool embedding;                     /* by the root of embedding_length */
         bool are_given;                     /* embedding_scale, residual_scale and logit_scale may be in a file */
+        bool logits_are_multiplied;         /* by logit_scale; else they are divided by it */
         float attention;                    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
         size_t wide_layers;                 /* of so many layers, that of embedding_length / head_count elements */
         float score_softcap, logit_softcap; /* where a file does not say; no score_softcap: it may not say any */

@@ -31,6 +31,7 @@ struct loader {
     const struct model_load_options *options;
     uint64_t done, total;           /* bytes of matrices */
     struct span ones;               /* float [v_dimension], where values are normed */
+    struct span zeros;              /* float [hidden_size], the biases of norms that subtract means */
     struct matrix input_projection; /* of all layers (layer_input_size) */
     struct span input_norm;
 };
@@ -345,6 +346,7 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
                    &layer->attention_norm_behind));
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true, &layer->attention_norm_bias));
+    if (family->norms.subtract_means) layer->attention_norm_bias = loader->zeros;
     TRY(load_queries(loader, layer, config->has_gates ? 2 * q_size : q_size, k_size, v_size));
     if (stores) layer->v_norm = loader->ones;
     TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
@@ -498,9 +500,10 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     const struct model_config *config = &loader->model->config;
     size_t hidden = config->hidden_size, ffn = config->layers[loader->layer].ffn_size;
     bool opt = config->family == FAMILY_OPT;
-    const char *norm = family_find(config->family)->norms.before_ffn;
-    TRY(load_norms(loader, norm != NULL ? norm : "ffn_norm.weight", "post_ffw_norm.weight", &layer->ffn_norm,
-                   &layer->ffn_norm_behind));
+    const struct family_norms *norms = &family_find(config->family)->norms;
+    if (!norms->is_one)
+        TRY(load_norms(loader, norms->before_ffn != NULL ? norms->before_ffn : "ffn_norm.weight",
+                       "post_ffw_norm.weight", &layer->ffn_norm, &layer->ffn_norm_behind));
     if (model_layer_has_experts(config, loader->layer)) return load_experts(loader, layer);
     if (family_find(config->family)->has_fused_gates) {
         TRY(load_fused(loader, layer_tensor(loader, "ffn_up.weight"), hidden,
@@ -569,6 +572,12 @@ static enum status load_top(struct loader *loader) {
     const char *norm = family_find(config->family)->norms.output;
     TRY(load_scaled(loader, norm != NULL ? norm : "output_norm.weight", hidden,
                     config->output_scale != 0 ? config->output_scale : 1, &model->output_norm));
+    if (family_find(config->family)->norms.subtract_means) {
+        float *zeros;
+        loader->zeros = vector_take(loader, hidden, &zeros);
+        memset(zeros, 0, hidden * sizeof *zeros);
+        model->output_norm_bias = loader->zeros;
+    }
     model->output = model->token_embedding; /* tied, unless the file has another */
     if (has_output) TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
     if (family_find(config->family)->norms.of_values) {
@@ -611,7 +620,8 @@ static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
                      align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
-                     align_up(model->config.v_dimension * sizeof(float), VECTOR_ALIGNMENT);
+                     align_up(model->config.v_dimension * sizeof(float), VECTOR_ALIGNMENT) +
+                     align_up(model->config.hidden_size * sizeof(float), VECTOR_ALIGNMENT);
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;

@@ -101,7 +101,8 @@ static void rig_open(struct rig *rig, uint64_t seed, bool queued, const struct s
     if (setting->layer_count > 0) tiny = tiny_model_default("llama");
     tiny.head_dimension = 32;
     tiny.input_size = 0;
-    const bool must_slide = strcmp(tiny.family, "gpt-oss") == 0 || strcmp(tiny.family, "gemma4") == 0;
+    const bool must_slide = strcmp(tiny.family, "gpt-oss") == 0 || strcmp(tiny.family, "gemma4") == 0 ||
+                            strcmp(tiny.family, "cohere2") == 0;
     tiny.layer_count = must_slide ? 4 : max_size(tiny.layer_count, 3);
     if (setting->layer_count > 0) tiny.layer_count = setting->layer_count;
     rig->width = tiny.vocabulary_size;
@@ -260,7 +261,7 @@ static void history(uint64_t seed, bool queued, const struct setting *setting, s
 /* A setting on one device or the other, as the seed says. */
 static void steps_with_turns_have_the_bits_of_ram(void **state) {
     (void)state;
-    const uint64_t seed = test_seed(2);
+    const uint64_t seed = test_seed(1);
     struct met met = {0};
     for (size_t i = 0; i < SETTINGS; i++) {
         const bool keeps = strcmp(settings[i].preset, "clo") == 0;

@@ -273,7 +273,8 @@ static void test_sizes_of_the_header(void **state) {
 static void test_experts(void **state) {
     (void)state;
     static const char *const families[] = {"qwen3moe",  "qwen2moe", "glm4moe",   "gpt-oss",
-                                           "qwen35moe", "lfm2moe",  "qwen3next", "gemma4"};
+                                           "qwen35moe", "lfm2moe",  "qwen3next", "gemma4",
+                                           "minimax-m2", "granitemoe"};
     enum { FAMILIES = sizeof families / sizeof *families };
     const uint64_t seed = test_seed(20261128);
     uint64_t reads[3] = {0}, hits = 0, ahead = 0;

@@ -263,7 +263,7 @@ int main(void) {
         "gpt-oss",        "lfm2",             "qwen35",       "qwen35moe",   "lfm2moe",      "qwen3next",
         "gemma2",         "gemma3",           "olmo2",        "olmo3",       "exaone4",        "minimax-m2",
         "gemma4",         "gemma4-experts",   "gemma4-inputs", "phi3",       "phi3-longrope", "glm4",
-        "granite",        "granitemoe",       "granitemoe-shared"};
+        "granite",        "granitemoe",       "granitemoe-shared", "cohere2"};
     enum { CASES = sizeof names / sizeof names[0] };
     static struct golden_case cases[2][CASES];
     struct CMUnitTest tests[CASES];

@@ -429,7 +429,7 @@ static void feed_forward(const struct plain *p, size_t index) {
     double *gate = calloc(size, sizeof *gate), *up = calloc(size, sizeof *up);
     for (size_t t = 0; t < p->count; t++) {
         double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;
-        norm_before(p, x, w->ffn_norm, w->ffn_norm_bias, h);
+        if (config->family != FAMILY_COHERE2) norm_before(p, x, w->ffn_norm, w->ffn_norm_bias, h); /* attention's */
         multiply(&w->up, w->up_bias, h, up, false);
         if (config->family != FAMILY_OPT) multiply(&w->gate, none, h, gate, false);
         for (size_t i = 0; i < size; i++)

@@ -35,7 +35,7 @@ const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3"
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4",
                                                   "minimax-m2", "phi3", "glm4", "granite", "granitemoe",
-                                                  "mistral3"};
+                                                  "cohere2", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -73,7 +73,8 @@ struct tiny_model tiny_model_default(const char *family) {
     const bool gemma2 = strcmp(family, "gemma2") == 0;
     const bool olmo = strcmp(family, "olmo2") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
-    const bool slides = gemma2 || gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
+    const bool slides = gemma2 || gemma || olmo || strcmp(family, "exaone4") == 0 ||
+                        strcmp(family, "cohere2") == 0; /* every other layer */
     const bool minimax = strcmp(family, "minimax-m2") == 0, phi = strcmp(family, "phi3") == 0;
     bool opt = strcmp(family, "opt") == 0;
     const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0 ||
@@ -128,7 +129,7 @@ static void put_float(struct writer *w, const char *suffix, float value) {
 
 static void put_metadata(struct writer *w) {
     const struct tiny_model *t = w->tiny;
-    bool opt = is(t->family, "opt");
+    bool opt = is(t->family, "opt"), cohere = is(t->family, "cohere2");
     assert_ok(
         gguf_writer_add_string(w->gguf, "general.architecture", t->family, strlen(t->family), &w->error),
         w->error);
@@ -186,7 +187,8 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "ssm.state_size", t->delta_k);
         put_uint(w, "ssm.inner_size", t->value_heads * t->delta_v);
     }
-    put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
+    if (cohere) put_float(w, "logit_scale", 0.5F);
+    put_float(w, opt || cohere ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
     if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
     if (t->slides != NULL)
         assert_ok(gguf_writer_add_ints(w->gguf, key_of(w, "attention.sliding_window_pattern"), t->slides,
@@ -336,7 +338,7 @@ static void add_layer(struct writer *w, size_t layer) {
         add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     }
     const bool is_named_so = seed_oss || glm || oss || qwen35;
-    if (!behind)
+    if (!behind && !is(t->family, "cohere2"))
         add_norm(w, is_named_so ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
     if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,

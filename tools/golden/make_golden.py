@@ -154,6 +154,9 @@ CASES = {
     "granitemoe": GRANITEMOE,
     "granitemoe-shared": dict(GRANITEMOE, model_type="granitemoeshared", architectures=["GraniteMoeSharedForCausalLM"],
                               shared_intermediate_size=40),
+    "cohere2": dict(BASE, model_type="cohere2", architectures=["Cohere2ForCausalLM"], num_hidden_layers=4, head_dim=8,
+                    layer_norm_eps=0.02, attention_bias=False, sliding_window=20, logit_scale=0.25,
+                    layer_types=["sliding_attention"] * 3 + ["full_attention"]),
 }
 
 
@@ -254,6 +257,7 @@ GGUF = {
     "phi3": dict(name="phi3", ffn_up="mlp.gate_up_proj"),
     "glm4": dict(name="glm4", ffn_up="mlp.gate_up_proj", ffn_norm="post_attention_layernorm",
                  post_attention_norm="post_self_attn_layernorm", post_ffw_norm="post_mlp_layernorm"),
+    "cohere2": dict(name="cohere2", ffn_norm=""),
     "granite": dict(name="granite", permutes=True),
     "granitemoe": dict(name="granitemoe", permutes=True, mlp="block_sparse_moe", ffn_gate_inp="block_sparse_moe.router"),
     "granitemoeshared": dict(name="granitemoe", permutes=True, mlp="block_sparse_moe", ffn_gate_inp="block_sparse_moe.router"),
@@ -328,7 +332,11 @@ def write_gguf(model, config, path):
     if "head_dim" in config and not is_gemma4:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_logit_scale(config["logit_scale"])
+    else:
+        writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     rope = config.get("rope_parameters", config)
     if "full_attention" in rope:  # of each kind of layers; those that slide have no scaling
         if not is_gemma4:
