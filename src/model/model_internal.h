@@ -79,8 +79,8 @@ const char *family_names(char *buffer, size_t buffer_bytes);
 /* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);
 
-/* The tensor of what frequencies are divided by; NULL: a file has none.  LongRoPE (Ding et al. 2024) has two; as in
- * llama.cpp and vLLM, the context of the model decides between them, not a prompt's length. */
+/* The tensor of what frequencies are divided by; NULL: a file has none.  LongRoPE (Ding et al. 2024) has two; the
+ * context of the model decides between them, not a prompt's length, nor, as in llama.cpp and vLLM, that of a run. */
 #define ROPE_FACTORS_SHORT "rope_factors_short.weight"
 #define ROPE_FACTORS_LONG "rope_factors_long.weight"
 const char *model_rope_divisors(const struct model_config *config, const struct gguf *gguf);
