@@ -839,6 +839,7 @@ struct device {
     const struct range_form *range_form; /* NULL: that of kernels/attention/attention.h */
     bool scores_leaves; /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;  /* choose and attend_rows of lists that are not whole units, but for their end */
+    bool shares_memory; /* its memory is the host's: what it reads there it need not fetch */
 };
 
 struct device_options {

@@ -542,6 +542,7 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 void plan_bound_device(struct plan *plan, struct device *device) {
     const uint64_t free_bytes = device_memory_free(device);
     plan->device_bytes = 0;
+    plan->shares_memory = device->shares_memory;
     if (free_bytes != UINT64_MAX) plan_bound_memory(plan, free_bytes);
 }
 
@@ -640,6 +641,7 @@ static enum status place_rows(struct plan *plan, const struct model_config *conf
     if (beside > plan->device_bytes) return lacks_key_index(plan, plan->context_size, beside, error);
     plan->rows_in_host = true;
     cache->windows = NULL;
+    if (plan->shares_memory) return STATUS_OK;
     bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->unit_bytes = plan->device_bytes - bytes.key_index - states;
     place_inputs(plan, config, cache);
@@ -795,8 +797,8 @@ static void take_rows(struct plan *plan, const struct model_config *config) {
 static enum status place_units(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     plan->unit_bytes = 0;
-    if (plan->device_bytes == 0 || plan->select.method == NULL || plan->select.method == &select_all ||
-        plan->select.scan || plan_keeps_inputs(plan, config))
+    if (plan->device_bytes == 0 || plan->shares_memory || plan->select.method == NULL ||
+        plan->select.method == &select_all || plan->select.scan || plan_keeps_inputs(plan, config))
         return STATUS_OK;
     TRY(plan_cache_config(plan, config, &cache, error));
     plan->unit_bytes = plan->device_bytes - kv_tier_device_bytes(&cache); /* which was held against it */

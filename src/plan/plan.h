@@ -106,6 +106,7 @@ struct plan {
     /* What the device's memory has for KV, of a device that has its own (plan_bound_device); 0: it is the host's. */
     uint64_t device_bytes;
     uint64_t device_free_bytes; /* of the device's memory, for KV and to work in; 0: nobody has asked it */
+    bool shares_memory;         /* device_bytes are of RAM as well: nothing there has slots, or is computed again */
     /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by
      * plan_fit_context. */
     bool rows_in_host;

@@ -139,12 +139,16 @@ static uint64_t number_of(const struct process_result *result, const char *name)
     return strtoull(at + strlen(key), NULL, 10);
 }
 
+#define CARD       "seed=7,capability=90"
+#define INTEGRATED ",integrated=1"
+
 /* Steps that choose are graphs from end to end: two steps are two launches of one, of so many kernels a layer, and the
- * host has asked for no verdict.  nodes: with 7 of a layer that attends to everything, and 3 beside the layers. */
-static void steps_check(const char *preset, const char *settings, bool in_ram, uint64_t nodes) {
+ * host has asked for no verdict.  nodes: with 7 of a layer that attends to everything, and 3 beside the layers.  In RAM
+ * there are slots for units, unless the card's memory is RAM. */
+static void steps_check(const char *card, const char *preset, const char *settings, bool in_ram, uint64_t nodes) {
     enum { LAYERS = 9, BESIDE = 3, STEPS = 2 };
     assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
-    assert_int_equal(setenv("FAKE_CUDA", "seed=7,capability=90", 1), 0);
+    assert_int_equal(setenv("FAKE_CUDA", card, 1), 0);
     struct process_result result = LOAM("bench", "-m", MODEL, "--device", "cuda", "-t", "1", "--fill-random", "-o",
                                         "jsonl", "-q", "-p", "0", "-n", "2", "-r", "1", "-d", "160", "--keep", "64",
                                         "--preset", preset, "--set", settings, "--kv-device", in_ram ? "600K" : "16M");
@@ -155,7 +159,10 @@ static void steps_check(const char *preset, const char *settings, bool in_ram, u
     assert_int_equal(number_of(&result, "select_verdicts_read"), 0);
     assert_int_equal(number_of(&result, "select_lists_read"), 0);
     if (in_ram) {
-        assert_true(number_of(&result, "kv_unit_hits") > 0 && number_of(&result, "kv_unit_misses") > 0);
+        const bool has_slots = strstr(card, INTEGRATED) == NULL;
+        assert_int_equal(number_of(&result, "kv_unit_bytes") > 0, has_slots);
+        assert_int_equal(number_of(&result, "kv_unit_hits") > 0, has_slots);
+        assert_int_equal(number_of(&result, "kv_unit_misses") > 0, has_slots);
         assert_int_equal(number_of(&result, "kv_unit_absent"), 0);
     } else { /* lists that were taken once more, as the card has counted them */
         assert_true(number_of(&result, "hits") > 0 && number_of(&result, "misses") > 0);
@@ -166,8 +173,8 @@ static void steps_check(const char *preset, const char *settings, bool in_ram, u
 static void test_selections(void **state) {
     (void)state;
     if (cuda_image_count == 0) skip();
-    steps_check("clo", "planes=1,page=8,sinks=8,recent=16,dense=0,reused=0", false, 12);
-    steps_check("meanstd", "page=16,sinks=16,recent=16,dense=0", true, 11); /* behind slots */
+    steps_check(CARD, "clo", "planes=1,page=8,sinks=8,recent=16,dense=0,reused=0", false, 12);
+    steps_check(CARD, "meanstd", "page=16,sinks=16,recent=16,dense=0", true, 11); /* behind slots */
 }
 
 /* ---- budgets ---- */
@@ -178,12 +185,13 @@ enum { CHUNK = 64, CONTEXT = 6 * CHUNK, ROW_BYTES = 9 * 512 /* of all layers, K 
 struct held {
     unsigned long long device, pinned, in_steps; /* in_steps: of the card's, up to the last one */
     uint64_t token_bytes;
+    bool has_slots;
 };
 
-static struct held held_by(const char *device_bytes, const char *host_bytes) {
+static struct held held_by(const char *card, const char *device_bytes, const char *host_bytes) {
     char settings[300], folder[200];
     struct held held = {.device = 0};
-    snprintf(settings, sizeof settings, "seed=7,capability=90,held=%s", scratch_path("held"));
+    snprintf(settings, sizeof settings, "%s,held=%s", card, scratch_path("held"));
     snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
     assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
     assert_int_equal(setenv("FAKE_CUDA", settings, 1), 0);
@@ -196,6 +204,7 @@ static struct held held_by(const char *device_bytes, const char *host_bytes) {
     if (result.code != 0)
         fail_msg("%s, %s: exit code %d: %s", device_bytes, on_disk ? host_bytes : "", result.code, result.complaints);
     held.token_bytes = number_of(&result, "kv_bytes_per_token");
+    held.has_slots = strstr(result.output, "kv_unit_bytes") != NULL;
     FILE *file = fopen(scratch_path("held"), "r");
     assert_non_null(file);
     assert_int_equal(fscanf(file, "%llu %llu %llu", &held.device, &held.pinned, &held.in_steps), 3);
@@ -219,10 +228,10 @@ static void test_budgets(void **state) {
                  {"700K", "4M", 700 * K, 4096 * K}};
     uint64_t pinned_before = 0, bytes_before = 0;
     if (cuda_image_count == 0) skip();
-    const struct held all = held_by("16M", NULL);
+    const struct held all = held_by(CARD, "16M", NULL);
     const uint64_t all_bytes = all.token_bytes * CONTEXT;
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-        const struct held held = held_by(plans[i].device, plans[i].host);
+        const struct held held = held_by(CARD, plans[i].device, plans[i].host);
         const bool on_disk = plans[i].host_bytes > 0;
         const uint64_t most = plans[i].device_bytes + (on_disk ? RING : 0) - all_bytes, /* fewer, as it were */
                        rings = all.pinned + (on_disk ? 2 * RING : 0);
@@ -240,6 +249,24 @@ static void test_budgets(void **state) {
             assert_in_range(held.pinned - pinned_before, 1, plans[i].host_bytes - bytes_before + PAGES);
         pinned_before = held.pinned, bytes_before = plans[i].host_bytes;
     }
+}
+
+/* Where the card's memory is the host's nothing in RAM has slots, which would be copies of it: K and V are read where
+ * they lie, also those that came from a disk. */
+static void test_integrated(void **state) {
+    (void)state;
+    enum { SLOTS = 64 << 10 }; /* at least, with 700K */
+    if (cuda_image_count == 0) skip();
+    steps_check(CARD INTEGRATED, "meanstd", "page=16,sinks=16,recent=16,dense=0", true, 10);
+    const struct held apart = held_by(CARD, "700K", "4M"), shared = held_by(CARD INTEGRATED, "700K", "4M");
+    assert_true(apart.has_slots && !shared.has_slots);
+    assert_true(shared.device + SLOTS < apart.device);
+    assert_true(shared.pinned <= apart.pinned);
+    char *cpu = text_of(NULL, "cpu");
+    struct process_result in_ram = run_on("memory=64M" INTEGRATED, "cuda", "--ctx-size=32768");
+    assert_string_equal(in_ram.output, cpu);
+    process_deinit(&in_ram);
+    free(cpu);
 }
 
 static double one(void *context) {
@@ -308,6 +335,7 @@ static void test_plan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_same_text),
                                        cmocka_unit_test(test_selections), cmocka_unit_test(test_budgets),
+                                       cmocka_unit_test(test_integrated),
                                        cmocka_unit_test(test_plan), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

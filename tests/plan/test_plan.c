@@ -220,6 +220,9 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
         assert_int_equal(dense.near_layers, layers - 1);
         assert_true(dense.unit_bytes >= layer);
     }
+    dense.shares_memory = true; /* of RAM's own memory nothing is copied */
+    assert_ok(plan_fit_context(&dense, &config, &error), error);
+    assert_true(dense.rows_in_host && dense.unit_bytes == 0 && dense.near_layers == 0);
     selects.device_bytes = 2048 * key_index - 1;
     assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "key index, states and page tables of 2048 tokens need"));
@@ -253,10 +256,14 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_int_equal(cache.pooled_tokens, 4096 - 64 - 4 * 64);
     assert_int_equal(kv_tier_device_bytes(&cache), disk.device_bytes);
     for (uint64_t spare = 0; spare < 8192; spare += 4096) { /* what it has beside that is slots, also for 4 bits */
-        struct plan slots = disk, q4 = disk;
+        struct plan slots = disk, q4 = disk, shared;
         slots.device_bytes += 64 * key_index + spare;
         assert_ok(plan_set_host_bytes(&slots, &config, &error), error);
         assert_int_equal(slots.unit_bytes, spare);
+        shared = slots;
+        shared.shares_memory = true;
+        assert_ok(plan_set_host_bytes(&shared, &config, &error), error);
+        assert_int_equal(shared.unit_bytes, 0);
         q4.device_bytes = slots.device_bytes + tables / 2; /* of chunks in 4 bits, as of rows */
         q4.quantized_pages = true;
         assert_ok(plan_set_host_bytes(&q4, &config, &error), error);

@@ -177,6 +177,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
         cuda_destroy(&device->device);
         return status;
     }
+    device->device.shares_memory = device->context.properties.is_integrated;
     if (!device->context.has_stream_waits) device->operations.host_turn = NULL;
     *result = &device->device;
     return STATUS_OK;
