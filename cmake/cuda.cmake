@@ -68,4 +68,8 @@ const char *const cuda_images_missing = @missing@;
 ]=])
   set_source_files_properties(${folder}/images.c PROPERTIES OBJECT_DEPENDS "${objects}")
   target_sources(${target} PRIVATE ${folder}/images.c)
+  # The same for tests, as a file beside them.
+  add_library(cuda_images_shared SHARED EXCLUDE_FROM_ALL ${folder}/images.c)
+  target_include_directories(cuda_images_shared PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  set_target_properties(cuda_images_shared PROPERTIES C_VISIBILITY_PRESET default)
 endfunction()
