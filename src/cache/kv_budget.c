@@ -20,10 +20,15 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
     return bytes;
 }
 
-/* The key index is written head by head. */
+size_t kv_budget_write_heads(const struct kv_cache_config *config) {
+    const size_t run = max_size(KEY_INDEX_RUN * config->key_index_bytes, 1);
+    return min_size(max_size(STORE_BUFFER_BYTES_MIN / run, 1), max_size(kv_heads_max(config), 1));
+}
+
 size_t kv_budget_bounce_bytes(const struct kv_cache_config *config) {
-    const size_t part = store_state_part_bytes(config->state_floats * sizeof(float));
-    return max_size(align_up(KEY_INDEX_RUN * config->key_index_bytes, IO_ALIGNMENT), part);
+    const size_t part = store_state_part_bytes(config->state_floats * sizeof(float)),
+                 runs = kv_budget_write_heads(config) * KEY_INDEX_RUN * config->key_index_bytes;
+    return max_size(align_up(runs, IO_ALIGNMENT), part);
 }
 
 size_t kv_budget_upload_runs(const struct kv_cache_config *config) {

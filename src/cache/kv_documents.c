@@ -43,7 +43,7 @@ static enum status create_document(struct kv_sequence *sequence, uint64_t token_
     TRY(add_source(sequence, document, first, UINT64_MAX, error));
     sequence->pages->writes = true;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
-        sequence->pages->written[layer] = first;
+        sequence->pages->written[layer] = sequence->pages->index_written[layer] = first;
     return STATUS_OK;
 }
 
@@ -201,10 +201,72 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
+/* The chunk of layers from that one on, as many as are read at once; their end. */
+static enum status load_tails(struct kv_sequence *sequence, size_t layer_first, uint64_t chunk, size_t *layer_end,
+                              struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct kv_fetch *fetches = sequence->cache->tier->fetches;
+    const size_t heads_max = kv_heads_max(config), most = min_size(config->layer_count - layer_first, TIER_TAIL_LAYERS);
+    enum status status = STATUS_OK;
+    size_t count = 0;
+    for (bool fits = true; fits && count < most; count += fits) {
+        struct kv_fetch *its = fetches + count * heads_max;
+        fits = begin_heads(sequence, layer_first + count, its, NULL, chunk, 1);
+        if (!fits) release_heads(its, kv_heads(config, layer_first + count)); /* they come with the next ones */
+    }
+    if (count == 0) return kv_tier_full(sequence->cache, error);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        status = wait_heads(fetches + i * heads_max, kv_heads(config, layer_first + i), error);
+    for (size_t i = 0; i < count; i++) release_heads(fetches + i * heads_max, kv_heads(config, layer_first + i));
+    *layer_end = layer_first + count;
+    return status;
+}
+
+/* The chunk that is not full is what rows are appended to: it leaves the document for good.  Layers one by one would
+ * wait for the disk once each. */
+static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const uint64_t chunk = token_count / KV_CHUNK_TOKENS;
+    if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    for (size_t layer = 0, end = 0; layer < config->layer_count;) {
+        TRY(load_tails(sequence, layer, chunk, &end, error));
+        for (; layer < end; layer++)
+            for (size_t head = 0; head < kv_heads(config, layer); head++)
+                TRY(tier_make_dirty(sequence, layer, head, chunk, error));
+    }
+    return STATUS_OK;
+}
+
+/* What opening a document is besides its key index: the engine's thread's, while others read that. */
+struct opening {
+    struct kv_sequence *sequence;
+    struct document *document;
+    uint64_t token_count;
+    bool is_done;
+    enum status status; /* once it is done, and why it failed */
+    struct error why;
+};
+
+static enum status do_opening(struct opening *opening, struct error *error) {
+    struct trace *trace = opening->sequence->cache->tier->reads.trace;
+    TRY(document_open_end(opening->document, error));
+    const uint64_t began = trace_clock(trace);
+    TRY(tier_load_state(opening->sequence, opening->document, opening->token_count, error));
+    TRY(load_tail(opening->sequence, opening->token_count, error));
+    trace_since(trace, "read tail", TRACE_ENGINE, began, TRACE_NONE, TRACE_NONE);
+    return STATUS_OK;
+}
+
+static void opening_end(struct opening *opening) {
+    if (!opening->is_done) opening->status = do_opening(opening, &opening->why);
+    opening->is_done = true;
+}
+
 /* The key index on its way from a document, in parts: a run of a layer, of all KV heads.  To RAM all are read together,
  * in the order in which they lie in the document, [run][layer]; to the device's own memory those of a layer and some
  * runs, which then go up by one copy. */
 struct index_parts {
+    struct opening *opening;
     struct kv_sequence *sequence;
     struct document *document;
     uint64_t chunk_first, chunk_count; /* chunks [chunk_first, chunk_count) */
@@ -214,8 +276,6 @@ struct index_parts {
     pthread_mutex_t lock;
     size_t failed; /* under lock: the first part that could not be read, and why */
     struct error why;
-    enum status opened; /* the engine's thread's: whether the document's opening has ended well, and why not */
-    struct error not_opened;
 };
 
 static uint64_t part_end(uint64_t chunk, uint64_t end) {
@@ -265,13 +325,13 @@ static void read_part(struct index_parts *parts, size_t number) {
     pthread_mutex_unlock(&parts->lock);
 }
 
-/* All parts before one that failed are read: numbers are handed out in order.  The engine's thread first verifies what
- * the catalog has besides, while the others read. */
+/* All parts before one that failed are read: numbers are handed out in order.  The engine's thread first does what
+ * else is to be done, while the others read. */
 static void read_parts(void *context, const struct pool_worker *worker) {
     struct index_parts *parts = context;
     if (worker->index == 0) {
-        parts->opened = document_open_end(parts->document, &parts->not_opened);
-        if (parts->opened != STATUS_OK) parts->has_failed = true;
+        opening_end(parts->opening);
+        if (parts->opening->status != STATUS_OK) parts->has_failed = true;
     }
     for (size_t i; !parts->has_failed && (i = pool_ticket(worker)) < parts->count;) read_part(parts, i);
 }
@@ -322,17 +382,19 @@ static enum status read_key_index(struct index_parts *parts, struct error *error
         status = read_and_upload(parts, error);
     const enum status moved =
         cache->device->operations->stream_synchronize(cache->tier->stream, status == STATUS_OK ? error : NULL);
-    if (parts->opened != STATUS_OK) { /* and checksums that parts were compared with may be damaged */
-        if (error != NULL) *error = parts->not_opened;
-        return parts->opened;
+    if (parts->opening->status != STATUS_OK) { /* and checksums that parts were compared with may be damaged */
+        if (error != NULL) *error = parts->opening->why;
+        return parts->opening->status;
     }
     if (parts->has_failed) return document_key_index_failed(parts->document, &parts->why, error);
     return status != STATUS_OK ? status : moved;
 }
 
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
-static enum status load_key_index(struct kv_sequence *sequence, struct document *document, uint64_t chunk_first,
-                                  uint64_t chunk_count, struct error *error) {
+static enum status load_key_index(struct opening *opening, uint64_t chunk_first, uint64_t chunk_count,
+                                  struct error *error) {
+    struct kv_sequence *sequence = opening->sequence;
+    struct document *document = opening->document;
     const struct kv_cache_config *config = &sequence->cache->config;
     if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
@@ -345,48 +407,13 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     if (!same) TRY(document_open_end(document, error));
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
     if (chunk_first >= chunk_count) return STATUS_OK;
-    struct index_parts parts = {.sequence = sequence,
+    struct index_parts parts = {.opening = opening,
+                                .sequence = sequence,
                                 .document = document,
                                 .chunk_first = chunk_first,
                                 .chunk_count = chunk_count,
                                 .lock = PTHREAD_MUTEX_INITIALIZER};
     return read_key_index(&parts, error);
-}
-
-/* The chunk of layers from that one on, as many as are read at once; their end. */
-static enum status load_tails(struct kv_sequence *sequence, size_t layer_first, uint64_t chunk, size_t *layer_end,
-                              struct error *error) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_fetch *fetches = sequence->cache->tier->fetches;
-    const size_t heads_max = kv_heads_max(config), most = min_size(config->layer_count - layer_first, TIER_TAIL_LAYERS);
-    enum status status = STATUS_OK;
-    size_t count = 0;
-    for (bool fits = true; fits && count < most; count += fits) {
-        struct kv_fetch *its = fetches + count * heads_max;
-        fits = begin_heads(sequence, layer_first + count, its, NULL, chunk, 1);
-        if (!fits) release_heads(its, kv_heads(config, layer_first + count)); /* they come with the next ones */
-    }
-    if (count == 0) return kv_tier_full(sequence->cache, error);
-    for (size_t i = 0; i < count && status == STATUS_OK; i++)
-        status = wait_heads(fetches + i * heads_max, kv_heads(config, layer_first + i), error);
-    for (size_t i = 0; i < count; i++) release_heads(fetches + i * heads_max, kv_heads(config, layer_first + i));
-    *layer_end = layer_first + count;
-    return status;
-}
-
-/* The chunk that is not full is what rows are appended to: it leaves the document for good.  Layers one by one would
- * wait for the disk once each. */
-static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    const uint64_t chunk = token_count / KV_CHUNK_TOKENS;
-    if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    for (size_t layer = 0, end = 0; layer < config->layer_count;) {
-        TRY(load_tails(sequence, layer, chunk, &end, error));
-        for (; layer < end; layer++)
-            for (size_t head = 0; head < kv_heads(config, layer); head++)
-                TRY(tier_make_dirty(sequence, layer, head, chunk, error));
-    }
-    return STATUS_OK;
 }
 
 /* Layers and heads that stay in memory come there now, and are not waited for later. */
@@ -435,15 +462,13 @@ static enum status load_document(struct kv_sequence *sequence, struct document *
     const uint64_t chunk_count = token_count / KV_CHUNK_TOKENS,
                    shared = share_key_index(sequence, document, chunk_count);
     TRY(kv_sequence_reserve(sequence, token_count, error));
-    uint64_t began = trace_clock(trace);
-    TRY(load_key_index(sequence, document, shared, chunk_count, error));
-    TRY(document_open_end(document, error)); /* where nothing of it was read */
+    struct opening opening = {.sequence = sequence, .document = document, .token_count = token_count};
+    const uint64_t began = trace_clock(trace);
+    TRY(load_key_index(&opening, shared, chunk_count, error));
     trace_since(trace, "read key index", TRACE_ENGINE, began, TRACE_NONE, (uint32_t)(chunk_count - shared));
-    began = trace_clock(trace);
-    TRY(tier_load_state(sequence, document, token_count, error));
-    TRY(load_tail(sequence, token_count, error));
-    trace_since(trace, "read tail", TRACE_ENGINE, began, TRACE_NONE, TRACE_NONE);
-    return STATUS_OK;
+    opening_end(&opening); /* where nothing of that was read */
+    if (opening.status != STATUS_OK && error != NULL) *error = opening.why;
+    return opening.status;
 }
 
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
@@ -468,6 +493,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     status = load_document(sequence, document, token_count, error);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
         sequence->pages->written[layer] = sequence->pages->quantized_end[layer] = token_count / KV_CHUNK_TOKENS;
+        sequence->pages->index_written[layer] = sequence->pages->written[layer];
         sequence->pages->complete[layer] = token_count;
     }
     if (status == STATUS_OK) status = load_resident(sequence, token_count, error);
@@ -499,6 +525,8 @@ static enum status copy_layer(struct kv_sequence *sequence, size_t layer, uint64
         release_layer(sequence, layer);
         TRY(status);
     }
+    if (sequence->pages->writes && tier_write_key_index(sequence, layer, 0, chunk_count, &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
     return STATUS_OK;
 }
 
@@ -554,7 +582,8 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     sequence->length = sequence->pages->committed_tokens = 0;
     if (sequence->state != NULL) kv_state_set_length(sequence->state, 0);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
-        sequence->pages->written[layer] = sequence->pages->quantized_end[layer] = sequence->pages->complete[layer] = 0;
+        sequence->pages->written[layer] = sequence->pages->index_written[layer] =
+            sequence->pages->quantized_end[layer] = sequence->pages->complete[layer] = 0;
 }
 
 /* ---- cutting back ---- */
@@ -596,6 +625,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     if (!sequence->pages->writes || !writes_anew(sequence, token_count)) cut_sources(sequence, chunk);
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         if (sequence->pages->written[layer] > chunk) sequence->pages->written[layer] = chunk;
+        if (sequence->pages->index_written[layer] > chunk) sequence->pages->index_written[layer] = chunk;
         if (sequence->pages->complete[layer] > token_count) sequence->pages->complete[layer] = token_count;
         if (sequence->pages->quantized_end[layer] > chunk) sequence->pages->quantized_end[layer] = chunk;
     }

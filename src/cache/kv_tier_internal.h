@@ -179,7 +179,8 @@ struct sequence_pages {
     uint64_t warm_lane, warm_chunk;  /* up to which kv_sequence_warm has looked */
     uint8_t *uses;                   /* [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* [layer] each. */
-    uint64_t *written;       /* chunks below it are on disk or on their way */
+    uint64_t *written;       /* chunks below it are on disk or on their way, */
+    uint64_t *index_written; /* but for the key index of a last run, which is written with the rest of it */
     uint64_t *complete;      /* rows below it are complete */
     uint64_t *quantized_end; /* chunks below it hold what their 4-bit pages decode to */
 };
@@ -191,6 +192,7 @@ static inline struct sequence_pages *tier_pages_place(struct layout *layout, con
     struct sequence_pages *placed = pages != NULL ? pages : &unused;
     const size_t layers = config->layer_count, lanes = kv_lane_count(config);
     placed->written = layout_take(layout, layers, sizeof *placed->written);
+    placed->index_written = layout_take(layout, layers, sizeof *placed->index_written);
     placed->complete = layout_take(layout, layers, sizeof *placed->complete);
     placed->quantized_end = layout_take(layout, layers, sizeof *placed->quantized_end);
     placed->held = layout_take(layout, lanes, sizeof *placed->held);
@@ -375,7 +377,10 @@ enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64
  * of the batch that no row from `position` on sees, nor one behind a planned snapshot. */
 void tier_drop(struct kv_sequence *sequence, uint64_t chunk);
 void tier_drop_behind(struct kv_sequence *sequence, size_t layer, uint64_t position);
-/* Copies the pages of one head that are in memory now, and their key index, into the document that is being written. */
+/* The key index of a layer's chunks [first, end), of all heads, which is in memory. */
+enum status tier_write_key_index(struct kv_sequence *sequence, size_t layer, uint64_t first, uint64_t end,
+                                 struct error *error) STATUS_CHECKED;
+/* Copies the pages of one head that are in memory now into the document that is being written. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first, size_t count,
                             struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */

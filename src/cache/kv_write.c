@@ -24,23 +24,60 @@ static struct document *written_document(const struct kv_sequence *sequence) {
     return sequence->pages->sources[sequence->pages->source_count - 1].document;
 }
 
-/* Writes the key index of chunks [first, first + count); layers that have none have zeros there. */
-static enum status write_key_index(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
-                                   size_t count, struct error *error) {
+/* Writes blocks of the key index; layers that have none have zeros there. */
+static enum status write_blocks(struct kv_sequence *sequence, struct key_index_write *write, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     struct document *document = written_document(sequence);
-    size_t bytes = sequence->pages->backing.layout.key_index_bytes;
-    bool has = kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
-    ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
-    memset(tier->bounce.memory, 0, count * bytes);
-    if (has) {
-        const struct tier_blocks blocks = {layer, head, first, count, tier->bounce.memory};
-        tier_download_blocks(sequence, &blocks);
+    const size_t bytes = write->count * config->key_index_bytes;
+    ASSERT(write->kv_head_count * bytes <= kv_budget_bounce_bytes(config));
+    memset(tier->bounce.memory, 0, write->kv_head_count * bytes);
+    if (kv_has_key_index(sequence) && write->layer >= config->key_index_layer_first) {
+        for (size_t i = 0; i < write->kv_head_count; i++) {
+            const struct tier_blocks blocks = {write->layer, write->kv_head + i, write->chunk, write->count,
+                                               tier->bounce.memory + i * bytes};
+            tier_download_blocks(sequence, &blocks);
+        }
         TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
     }
-    tier->statistics.write_bytes += count * bytes;
-    DOCUMENT_WRITE(document, document_write_key_index(document, layer, head, first, count, tier->bounce.memory, error));
+    tier->statistics.write_bytes += write->kv_head_count * bytes;
+    write->memory = tier->bounce.memory;
+    DOCUMENT_WRITE(document, document_write_key_index(document, write, error));
+    return STATUS_OK;
+}
+
+static bool writes_key_index(const struct kv_sequence *sequence, size_t layer) {
+    const size_t bytes = sequence->pages->backing.layout.key_index_bytes;
+    ASSERT(bytes == 0 || bytes == sequence->cache->config.key_index_bytes);
+    return bytes > 0 && !kv_slides(&sequence->cache->config, layer);
+}
+
+/* A whole run of all heads is one piece of the file: fewer writes, and the system keeps it in larger pages, which are
+ * quicker to read. */
+enum status tier_write_key_index(struct kv_sequence *sequence, size_t layer, uint64_t first, uint64_t end,
+                                 struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t heads = kv_heads(config, layer);
+    if (!writes_key_index(sequence, layer)) return STATUS_OK;
+    const size_t chunks_max = document_write_key_index_max(written_document(sequence));
+    for (uint64_t chunk = first, run; chunk < end; chunk += run) {
+        run = min_size((chunk / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN, end) - chunk;
+        run = min_size(run, chunks_max);
+        const size_t together = run == KEY_INDEX_RUN ? kv_budget_write_heads(config) : 1;
+        for (size_t head = 0; head < heads; head += together) {
+            struct key_index_write write = {layer, head, min_size(together, heads - head), chunk, (size_t)run, NULL};
+            TRY(write_blocks(sequence, &write, error));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* From where it was written to, up to chunk_end. */
+static enum status go_on_with_key_index(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
+                                        struct error *error) {
+    uint64_t *written = &sequence->pages->index_written[layer];
+    if (*written < chunk_end) TRY(tier_write_key_index(sequence, layer, *written, chunk_end, error));
+    if (*written < chunk_end) *written = chunk_end;
     return STATUS_OK;
 }
 
@@ -96,8 +133,6 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
         pages[i] = tier_slot_memory(tier, slots[i]);
     }
     DOCUMENT_WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
-    if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
-        TRY(write_key_index(sequence, layer, head, first, count, error));
     for (size_t i = 0; i < count; i++) {
         struct slot *slot = slots[i];
         tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + i);
@@ -147,7 +182,9 @@ enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64
             chunk += count;
         }
     sequence->pages->written[layer] = chunk_end;
-    return STATUS_OK;
+    /* Where it is read from there, none of it waits for the rest of a run. */
+    const bool is_read = sequence->cache->config.key_index_on_disk;
+    return go_on_with_key_index(sequence, layer, is_read ? chunk_end : chunk_end - chunk_end % KEY_INDEX_RUN, error);
 }
 
 /* Blocks of the key index that have no place in memory must be on disk: who did not write begins to. */
@@ -239,7 +276,7 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
     sequence->pages->writes = sequence->pages->saved = false;
 }
 
-/* Copies the pages of one head that are in memory now, and their key index. */
+/* Copies the pages of one head that are in memory now. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first, size_t count,
                             struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
@@ -254,8 +291,6 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
         DOCUMENT_WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
-        if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
-            TRY(write_key_index(sequence, layer, head, first + done, run, error));
     }
     return STATUS_OK;
 }
@@ -278,8 +313,10 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
 }
 
 static enum status commit(struct kv_sequence *sequence, const int32_t *tokens, struct error *error) {
-    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++) {
         TRY(tier_write_chunks(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
+        TRY(go_on_with_key_index(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
+    }
     TRY(write_tails(sequence, error));
     TRY(tier_write_states(sequence, written_document(sequence), error));
     TRY(document_commit(written_document(sequence), tokens, sequence->length, error));

@@ -217,7 +217,8 @@ static enum status write_head(const struct sample *sample, struct document *docu
         for (size_t i = 0; entry > 0 && i < count; i++)
             sample_key_index(sample, layer, head, chunk_first + i, memory + i * entry);
         if (entry > 0 && !slides)
-            PATIENTLY(document_write_key_index(document, layer, head, chunk_first, count, memory, error));
+            PATIENTLY(document_write_key_index(
+                document, &(struct key_index_write){layer, head, 1, chunk_first, count, memory}, error));
         chunk_first += count;
     }
     return STATUS_OK;

@@ -90,7 +90,8 @@ static uint64_t write_document(struct store *store, const struct store_layout *l
             for (uint64_t i = 0; i < tokens / 64; i++) {
                 PATIENTLY(document, document_write_pages(document, layer, head, i, 1, chunk, &error));
                 if (layout->key_index_bytes > 0)
-                    PATIENTLY(document, document_write_key_index(document, layer, head, i, 1, index, &error));
+                    PATIENTLY(document, document_write_key_index(
+                                            document, &(struct key_index_write){layer, head, 1, i, 1, index}, &error));
             }
             if (tokens % 64 != 0)
                 PATIENTLY(document, document_write_tail(document, layer, head, tokens, page, &error));

@@ -67,7 +67,8 @@ static void write_document(struct store *store) {
     ASSERT(document_create(&document, store, &description, &error) == STATUS_OK);
     for (size_t layer = 0; layer < LAYERS; layer++) {
         ASSERT(document_write_pages(document, layer, 0, 0, 2, pages, &error) == STATUS_OK);
-        ASSERT(document_write_key_index(document, layer, 0, 0, 2, index, &error) == STATUS_OK);
+        const struct key_index_write write = {layer, 0, 1, 0, 2, index};
+        ASSERT(document_write_key_index(document, &write, &error) == STATUS_OK);
         ASSERT(document_write_tail(document, layer, 0, TOKENS, page, &error) == STATUS_OK);
     }
     ASSERT(document_commit(document, tokens, TOKENS, &error) == STATUS_OK);

@@ -51,8 +51,9 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
     document->token_capacity = token_capacity;
     document->chunk_capacity = chunks_full(token_capacity);
     place_tables(document, &counted);
-    /* Zeroed, and in memory only where it is touched. */
-    layout.memory = calloc(1, max_size(counted.used, 1));
+    /* Zeroed, and in memory only where it is touched.  What is read whole is filled by its commits, or not used. */
+    const bool is_filled = !document->writing && document->geometry.windows.tokens == 0;
+    layout.memory = is_filled ? malloc(max_size(counted.used, 1)) : calloc(1, max_size(counted.used, 1));
     if (layout.memory == NULL)
         return error_set(error, STATUS_MEMORY, "document: no memory for the tables of %" PRIu64 " tokens",
                          token_capacity);
@@ -339,9 +340,8 @@ static enum status load_row(struct document *document, uint64_t id, const struct
     TRY(find_row(store, id, &document->row, error));
     TRY(row_check(store, &document->row, model, layout, error));
     uint64_t tokens = document->row.token_count;
-    const enum status status =
-        document_load(document, document->writing && token_capacity > tokens ? token_capacity : tokens, is_early,
-                      error);
+    const enum status status = document_load(
+        document, document->writing && token_capacity > tokens ? token_capacity : tokens, is_early, error);
     document->flag = status == STATUS_DOCUMENT;
     document->committed_tokens = tokens;
     return status;
@@ -363,8 +363,7 @@ static enum status open_locked(struct document *document, uint64_t id, const str
 
 static enum status open_document(struct document **result, struct store *store, uint64_t id,
                                  const struct store_model *model, const struct store_layout *layout,
-                                 enum document_mode mode, uint64_t token_capacity, bool is_early,
-                                 struct error *error) {
+                                 enum document_mode mode, uint64_t token_capacity, bool is_early, struct error *error) {
     char text[STORE_TEXT_MAX];
     struct document_row row;
     struct error why;

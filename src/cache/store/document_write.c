@@ -214,11 +214,15 @@ size_t document_write_max(const struct document *document) {
     return min_size(count, SEGMENT_CHUNKS);
 }
 
+size_t document_write_key_index_max(const struct document *document) {
+    return min_size(writer_buffer_bytes(document->store->writer) / document->geometry.key_index_bytes, SEGMENT_CHUNKS);
+}
+
 static void range_assert(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
                          size_t chunk_count) {
     ASSERT(document->writing && layer < document->geometry.layer_count &&
            kv_head < geometry_heads(&document->geometry, layer));
-    ASSERT(chunk_count > 0 && chunk_count <= document_write_max(document));
+    ASSERT(chunk_count > 0 && chunk_count <= SEGMENT_CHUNKS);
     ASSERT(chunk_first >= chunks_full(document->asked_tokens)); /* invariant 1 */
     ASSERT(chunk_first + chunk_count <= document->chunk_capacity);
 }
@@ -243,9 +247,9 @@ static enum status take(struct document *document, uint64_t chunk_first, size_t 
 }
 
 static void mark(struct document *document, _Atomic uint8_t *states, const struct write_range *range) {
-    for (size_t i = 0; i < range->count; i++) {
-        _Atomic uint8_t *state =
-            &states[page_index(&document->geometry, range->layer, range->kv_head, range->chunk + i)];
+    for (size_t i = 0; i < range->kv_head_count * range->count; i++) {
+        _Atomic uint8_t *state = &states[page_index(
+            &document->geometry, range->layer, range->kv_head + i / range->count, range->chunk + i % range->count)];
         ASSERT(atomic_load_explicit(state, memory_order_relaxed) == PAGE_NONE); /* written once */
         atomic_store_explicit(state, PAGE_QUEUED, memory_order_relaxed);
     }
@@ -256,6 +260,7 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     const struct geometry *geometry = &document->geometry;
     struct taken_buffers taken;
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
+    ASSERT(chunk_count <= document_write_max(document));
     uint64_t windows = 0;
     for (size_t i = 0; geometry->windows.tokens > 0 && geometry->windows.slides[layer] && i < chunk_count; i++)
         windows += page_padded_bytes(geometry, layer, kv_head, chunk_first + i);
@@ -272,7 +277,7 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
             memset(page + bytes, 0, place - bytes);
             page += place;
         }
-        const struct write_range range = {WRITE_PAGES, document, layer, kv_head, chunk_first, taken.counts[b], 0};
+        const struct write_range range = {WRITE_PAGES, document, layer, kv_head, 1, chunk_first, taken.counts[b], 0};
         mark(document, document->page_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
         chunk_first += taken.counts[b];
@@ -280,20 +285,24 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     return STATUS_OK;
 }
 
-enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
-                                     size_t chunk_count, const void *bytes, struct error *error) {
-    size_t entry = document->geometry.key_index_bytes;
+enum status document_write_key_index(struct document *document, const struct key_index_write *write,
+                                     struct error *error) {
+    const size_t entry = document->geometry.key_index_bytes, heads = write->kv_head_count;
+    const uint8_t *bytes = write->memory;
+    uint64_t chunk = write->chunk;
     struct taken_buffers taken;
-    ASSERT(entry > 0);
-    range_assert(document, layer, kv_head, chunk_first, chunk_count);
-    TRY(take(document, chunk_first, chunk_count, &taken, error));
+    ASSERT(entry > 0 && heads > 0 && heads * write->count * entry <= writer_buffer_bytes(document->store->writer));
+    ASSERT(heads == 1 || (write->count == SEGMENT_CHUNKS && chunk % SEGMENT_CHUNKS == 0));
+    range_assert(document, write->layer, write->kv_head + heads - 1, chunk, write->count);
+    TRY(take(document, chunk, write->count, &taken, error));
     for (size_t b = 0; b < taken.count; b++) {
-        memcpy(writer_buffer_memory(taken.buffers[b]), bytes, taken.counts[b] * entry);
-        const struct write_range range = {WRITE_KEY_INDEX, document, layer, kv_head, chunk_first, taken.counts[b], 0};
+        const struct write_range range = {WRITE_KEY_INDEX, document, write->layer,    write->kv_head,
+                                          heads,           chunk,    taken.counts[b], 0};
+        memcpy(writer_buffer_memory(taken.buffers[b]), bytes, heads * range.count * entry);
         mark(document, document->key_index_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
-        bytes = (const uint8_t *)bytes + taken.counts[b] * entry;
-        chunk_first += taken.counts[b];
+        bytes += heads * range.count * entry;
+        chunk += range.count;
     }
     return STATUS_OK;
 }
@@ -315,7 +324,7 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
     memcpy(page, chunk, bytes);
     memset(page + bytes, 0, align_up(bytes, IO_ALIGNMENT) - bytes);
     *state = PAGE_QUEUED;
-    const struct write_range range = {WRITE_TAIL, document, layer, kv_head, token_count, 1, 0};
+    const struct write_range range = {WRITE_TAIL, document, layer, kv_head, 1, token_count, 1, 0};
     writer_submit(document->store->writer, taken.buffers[0], &range);
     return STATUS_OK;
 }

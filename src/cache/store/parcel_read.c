@@ -351,11 +351,15 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
             TRY(read_block(reader, intake->memory, place.count * geometry->key_index_bytes, error));
             if (taken->document == NULL) continue;
             const size_t together = document_write_max(taken->document);
-            for (size_t done = 0; done < place.count; done += together)
-                PATIENTLY(taken->document,
-                          document_write_key_index(taken->document, place.layer, head, place.chunk + done,
-                                                   min_size(together, place.count - done),
-                                                   intake->memory + done * geometry->key_index_bytes, error));
+            for (size_t done = 0; done < place.count; done += together) {
+                const struct key_index_write write = {place.layer,
+                                                      head,
+                                                      1,
+                                                      place.chunk + done,
+                                                      min_size(together, place.count - done),
+                                                      intake->memory + done * geometry->key_index_bytes};
+                PATIENTLY(taken->document, document_write_key_index(taken->document, &write, error));
+            }
         }
     }
     return STATUS_OK;

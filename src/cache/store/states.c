@@ -74,7 +74,7 @@ enum status document_write_state(struct document *document, uint64_t position,
         const enum status status = fill(context, offset, memory, bytes, error);
         if (status != STATUS_OK) memset(memory, 0, bytes); /* what is taken must be submitted */
         memset(memory + bytes, 0, align_up(bytes, IO_ALIGNMENT) - bytes);
-        const struct write_range range = {WRITE_STATE, document, 0, 0, state.place, bytes, offset};
+        const struct write_range range = {WRITE_STATE, document, 0, 0, 1, state.place, bytes, offset};
         writer_submit(writer, buffer, &range);
         TRY(status);
     }

@@ -309,9 +309,19 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
                                  size_t chunk_count, const void *const *chunks, struct error *error) STATUS_CHECKED;
 size_t document_write_max(const struct document *document);
-/* bytes: [chunk_count][layout.key_index_bytes]. */
-enum status document_write_key_index(struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
-                                     size_t chunk_count, const void *bytes, struct error *error) STATUS_CHECKED;
+/* Blocks of the key index of chunks [chunk, chunk + count), at most document_write_key_index_max; of several KV heads
+ * where they are a whole run of 16 from a multiple of 16 on, and STORE_BUFFER_BYTES_MIN at most: they are neighbours in
+ * the file, and one write. */
+enum { STORE_BUFFER_BYTES_MIN = 256 << 10 }; /* every buffer for writing has so many */
+struct key_index_write {
+    size_t layer, kv_head, kv_head_count;
+    uint64_t chunk;
+    size_t count;
+    const void *memory; /* [kv_head_count][count][layout.key_index_bytes] */
+};
+enum status document_write_key_index(struct document *document, const struct key_index_write *write,
+                                     struct error *error) STATUS_CHECKED;
+size_t document_write_key_index_max(const struct document *document); /* of a layout that has a key index */
 /* The chunk that is not full, for the next commit, which must be of this token_count; 8 blocks of tail_bytes. */
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) STATUS_CHECKED;

@@ -285,7 +285,7 @@ struct document {
     struct document_row row;
     struct io_file pages, key_index;
     bool writing;
-    bool flag; /* what was found while it was opened belongs into the catalog */
+    bool flag;     /* what was found while it was opened belongs into the catalog */
     bool is_begun; /* of its commits there are the key index's checksums alone, and nothing is verified */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
@@ -413,10 +413,10 @@ enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_KEY_INDEX, WRITE_STATE };
 struct write_range {
     enum write_kind kind;
     struct document *document;
-    size_t layer, kv_head;
-    uint64_t chunk; /* the first; of a tail: its token count; of a state: its place */
-    size_t count;   /* of a state: bytes, */
-    size_t offset;  /* and where they lie in it */
+    size_t layer, kv_head, kv_head_count; /* one head but for the key index */
+    uint64_t chunk;                       /* the first; of a tail: its token count; of a state: its place */
+    size_t count;                         /* of each head; of a state: bytes, */
+    size_t offset;                        /* and where they lie in it */
 };
 /* count free buffers, or none of them and false.  Every one taken must be submitted. */
 struct buffer;

@@ -16,8 +16,8 @@
 #include "cache/store/store_internal.h"
 #include "platform/memory.h"
 
-enum { BUFFERS_MIN = 4, BUFFERS_MAX = 256, BUFFER_BYTES_MIN = 256 << 10 };
-_Static_assert((int)BUFFER_BYTES_MIN >= (int)STATE_PART_BYTES, "a part of a state fits a buffer");
+enum { BUFFERS_MIN = 4, BUFFERS_MAX = 256 };
+_Static_assert((int)STORE_BUFFER_BYTES_MIN >= (int)STATE_PART_BYTES, "a part of a state fits a buffer");
 
 struct command { /* first in a buffer or in a commit */
     struct command *next;
@@ -98,8 +98,10 @@ static void command_done(struct writer *writer, struct document *document, struc
 
 /* Writes */
 
+/* Of chunk number i of its first head, and of those behind it. */
 static size_t range_index(const struct write_range *range, size_t i) {
-    return page_index(&range->document->geometry, range->layer, range->kv_head, range->chunk + i);
+    return page_index(&range->document->geometry, range->layer, range->kv_head + i / range->count,
+                      range->chunk + i % range->count);
 }
 
 /* Notes the checksums and says where the buffer goes. */
@@ -128,8 +130,8 @@ static struct io_request prepare(struct buffer *buffer) {
     case WRITE_KEY_INDEX:
         request.file = &document->key_index;
         request.offset = key_index_offset(geometry, range->layer, range->kv_head, range->chunk);
-        request.bytes = range->count * geometry->key_index_bytes;
-        for (size_t i = 0; i < range->count; i++)
+        request.bytes = range->kv_head_count * range->count * geometry->key_index_bytes;
+        for (size_t i = 0; i < range->kv_head_count * range->count; i++)
             document->key_index_sums[range_index(range, i)] =
                 checksum_of(buffer->memory + i * geometry->key_index_bytes, geometry->key_index_bytes);
         break;
@@ -150,7 +152,8 @@ static void range_done(const struct write_range *range) {
     struct document *document = range->document;
     if (range->kind == WRITE_TAIL || range->kind == WRITE_STATE) return;
     _Atomic uint8_t *states = range->kind == WRITE_PAGES ? document->page_states : document->key_index_states;
-    for (size_t i = 0; i < range->count; i++) /* pairs with document_page_written, document_key_index_written */
+    /* Pairs with document_page_written, document_key_index_written. */
+    for (size_t i = 0; i < range->kv_head_count * range->count; i++)
         atomic_store_explicit(&states[range_index(range, i)], PAGE_WRITTEN, memory_order_release);
 }
 
@@ -335,7 +338,7 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error) {
     size_t bytes = align_up(max_size(geometry->page_bytes, geometry->key_index_bytes), IO_ALIGNMENT);
     bytes = max_size(bytes, geometry->tail_page_bytes);
-    bytes = max_size(bytes, BUFFER_BYTES_MIN);
+    bytes = max_size(bytes, STORE_BUFFER_BYTES_MIN);
     if (store->writer != NULL && store->writer->buffer_bytes >= bytes) return STATUS_OK;
     if (store->writer != NULL) { /* made for smaller pages */
         if (store->writing_count > 0)
