@@ -13,9 +13,9 @@ struct slot_counts {
 size_t kv_budget_plain_bytes(const struct kv_cache_config *config);
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config);
 size_t kv_budget_staging_bytes(const struct kv_cache_config *config);
-/* Of the area that blocks of the key index are written from, and parts of saved states are read to. */
 /* Heads whose runs of the key index are written together: as many as every buffer for writing holds. */
 size_t kv_budget_write_heads(const struct kv_cache_config *config);
+/* Of the area that blocks of the key index are written from, and parts of saved states are read to. */
 size_t kv_budget_bounce_bytes(const struct kv_cache_config *config);
 /* Of the areas that the device's own memory gets a key index from, each of so many runs of all heads of a
  * layer; 0: RAM has it. */
