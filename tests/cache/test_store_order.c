@@ -103,8 +103,10 @@ static void test_written_when_the_write_has_ended(void **state) {
     assert_true(document_page_written(document, 0, 0, 0));
     assert_true(document_is_flushed(document));
     held_io_close(true);
-    for (size_t head = 0; head < 2; head++)
-        assert_ok(document_write_key_index(document, 0, head, 0, 1, key_index, &error), error);
+    for (size_t head = 0; head < 2; head++) {
+        const struct key_index_write write = {0, head, 1, 0, 1, key_index};
+        assert_ok(document_write_key_index(document, &write, &error), error);
+    }
     held_io_await_writes(1);
     assert_false(document_key_index_written(document, 0, 0, 1));
     held_io_close(false);
