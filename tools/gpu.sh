@@ -268,10 +268,11 @@ bench_row() {
         right = right && field("kv_unit_chunk_hits") > 0
       }
       if (field("preset") == "hata" && part == "step") {
-        # of a layer 11 kernels, 12 behind slots, and 2 that look for chunks where a graph has room for so long a row
+        # of a layer 11 kernels, 12 behind slots, and 2 that look for chunks where there are 64 times as many
+        # tokens as picks, which are what the window and the sinks leave
         levels = (launches / passes - 3) / layers >= 13 + (units != "") ? 2 : 1
         fetched = fetched "; levels of index: " levels
-        right = right && levels == (field("n_depth") == 32768 ? 1 : 2)
+        right = right && levels == (field("n_depth") + 0 > 64 * (field("keep") - 72) ? 2 : 1)
       }
       if (field("preset") == "clo") {
         fetched = fetched sprintf("; %d of %d lists kept", field("hits"), field("hits") + field("misses"))
@@ -357,11 +358,12 @@ fits() { # part what MiB, of RAM
 choice="--preset hata --keep 2048 --set planes=1,page=8,dense=0 -p 0 -n 32 -r 5"
 choices_step() {
   if [ $small = 1 ]; then
-    set -- --preset hata --keep 64 --set planes=1,page=8,sinks=8,recent=8,dense=0 -p 0 -n 4 -r 2 -d 192
+    set -- --preset hata --keep 80 --set planes=1,page=8,sinks=8,recent=8,dense=0 -p 0 -n 4 -r 2 -d
     method=hata
-    bench_loam step tiny 1 60 "$@"
+    bench_loam step tiny 1 60 "$@" 192
+    bench_loam step tiny 1 60 "$@" 1658
     method=
-    bench_loam step tiny 1 60 "$@" --kv-device 96K
+    bench_loam step tiny 1 60 "$@" 192 --kv-device 96K
     return
   fi
   set -- $choice

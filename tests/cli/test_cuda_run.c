@@ -215,7 +215,8 @@ static struct held held_by(const char *card, const char *device_bytes, const cha
 
 /* What the driver gives beyond that of a command which has all K and V on the card, be it for an instant: of the card's
  * memory --kv-device, of pinned memory --kv-host, and of either not much less.  A part of the latter is not pinned.
- * Above a disk there is one more stream, which has a ring of the card's memory and two that are pinned. */
+ * Above a disk there is one more stream, which has a ring of the card's memory and one that is pinned (another one once
+ * a run of the key index comes back to be written, for which these contexts are too short). */
 static void test_budgets(void **state) {
     (void)state;
     enum { K = 1 << 10, RING = 1 << 20, PAGES = 4 * 4096 };
@@ -234,7 +235,7 @@ static void test_budgets(void **state) {
         const struct held held = held_by(CARD, plans[i].device, plans[i].host);
         const bool on_disk = plans[i].host_bytes > 0;
         const uint64_t most = plans[i].device_bytes + (on_disk ? RING : 0) - all_bytes, /* fewer, as it were */
-                       rings = all.pinned + (on_disk ? 2 * RING : 0);
+                       rings = all.pinned + (on_disk ? RING : 0);
         printf("%s, %s: %lld and %lld bytes are left of the card's, %llu pinned\n", plans[i].device,
                on_disk ? plans[i].host : "RAM", (long long)(all.device + most - held.device),
                (long long)(all.in_steps + most - held.in_steps), held.pinned - (unsigned long long)rings);
