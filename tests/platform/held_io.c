@@ -2,11 +2,10 @@
 
 #include "testing.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include "platform/io_queue_internal.h"
+#include "platform/io_slot_run.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -49,19 +48,6 @@ struct held_engine {
     struct io_slot *held[]; /* [depth]; those that were flushed and have not ended */
 };
 
-static void run(struct io_slot *slot) {
-    const struct io_request *request = &slot->request;
-    uint8_t *memory = (uint8_t *)request->memory + slot->done;
-    const off_t offset = (off_t)(request->offset + slot->done);
-    ssize_t result = -1;
-    switch (request->operation) {
-    case IO_READ: result = pread(request->file->fd, memory, slot->attempt_bytes, offset); break;
-    case IO_WRITE: result = pwrite(request->file->fd, memory, slot->attempt_bytes, offset); break;
-    case IO_SYNC: result = fdatasync(request->file->fd); break;
-    }
-    slot->result = result < 0 ? -errno : result;
-}
-
 static void held_start(void *pointer, struct io_slot *slot) {
     struct held_engine *engine = pointer;
     io_slot_list_add(&engine->gathered, slot);
@@ -87,20 +73,15 @@ static void held_reap(void *pointer, bool wait, struct io_slot_list *finished) {
     struct io_slot *slot = engine->held[--engine->count];
     pthread_mutex_lock(&gate.lock);
     while (gate.is_closed) pthread_cond_wait(&gate.changed, &gate.lock);
-    run(slot);
+    io_slot_run(slot);
     gate.reads -= slot->request.operation == IO_READ;
     gate.now.writes -= slot->request.operation == IO_WRITE;
     pthread_mutex_unlock(&gate.lock);
     io_slot_list_add(finished, slot);
 }
 
-static bool held_register_memory(void *pointer, void *memory, size_t bytes) {
-    (void)pointer, (void)memory, (void)bytes;
-    return true;
-}
-
 static const struct io_engine_operations held_operations = {free, held_start, held_flush, held_reap,
-                                                            held_register_memory};
+                                                            io_slot_register_memory};
 
 enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
 

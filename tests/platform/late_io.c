@@ -11,15 +11,14 @@
  * Nobody measures such a disk, which takes 50 ms of a processor for each engine that keeps inputs, and gives other
  * numbers each time: it has made-up rates. */
 #define LOAM_TEST_SEEDED
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "engine/documents.h"
 #include "platform/io_queue_internal.h"
+#include "platform/io_slot_run.h"
 #include "seed.h"
 
 struct late_slot {
@@ -34,19 +33,6 @@ struct late_engine {
     struct late_slot late[];      /* [depth] */
 };
 
-static void run(struct io_slot *slot) {
-    const struct io_request *request = &slot->request;
-    uint8_t *memory = (uint8_t *)request->memory + slot->done;
-    const off_t offset = (off_t)(request->offset + slot->done);
-    ssize_t result = -1;
-    switch (request->operation) {
-    case IO_READ: result = pread(request->file->fd, memory, slot->attempt_bytes, offset); break;
-    case IO_WRITE: result = pwrite(request->file->fd, memory, slot->attempt_bytes, offset); break;
-    case IO_SYNC: result = fdatasync(request->file->fd); break;
-    }
-    slot->result = result < 0 ? -errno : result;
-}
-
 static void late_start(void *pointer, struct io_slot *slot) {
     struct late_engine *engine = pointer;
     io_slot_list_add(&engine->gathered, slot);
@@ -56,7 +42,7 @@ static void late_flush(void *pointer) {
     struct late_engine *engine = pointer;
     for (struct io_slot *slot; (slot = io_slot_list_take(&engine->gathered)) != NULL;) {
         const bool is_done = random_below(&engine->random, 2) == 0;
-        if (is_done) run(slot);
+        if (is_done) io_slot_run(slot);
         engine->late[engine->count++] = (struct late_slot){slot, is_done};
     }
 }
@@ -66,19 +52,14 @@ static void late_reap(void *pointer, bool wait, struct io_slot_list *finished) {
     const size_t least = wait && engine->count > 0;
     for (size_t left = least + random_below(&engine->random, engine->count - least + 1); left > 0; left--) {
         struct late_slot *late = &engine->late[random_below(&engine->random, engine->count)];
-        if (!late->is_done) run(late->slot);
+        if (!late->is_done) io_slot_run(late->slot);
         io_slot_list_add(finished, late->slot);
         *late = engine->late[--engine->count];
     }
 }
 
-static bool late_register_memory(void *pointer, void *memory, size_t bytes) {
-    (void)pointer, (void)memory, (void)bytes;
-    return true;
-}
-
 static const struct io_engine_operations late_operations = {free, late_start, late_flush, late_reap,
-                                                            late_register_memory};
+                                                            io_slot_register_memory};
 
 enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
 
