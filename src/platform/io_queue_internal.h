@@ -25,6 +25,9 @@ struct io_slot_list { /* first in, first out */
 void io_slot_list_add(struct io_slot_list *list, struct io_slot *slot);
 struct io_slot *io_slot_list_take(struct io_slot_list *list); /* NULL: empty */
 
+/* What an engine without a ring does, in this thread: the result, as io_uring's, is a count of bytes or -errno. */
+ssize_t io_slot_run(const struct io_slot *slot);
+
 struct io_engine_operations {
     void (*destroy)(void *engine);
     void (*start)(void *engine, struct io_slot *slot); /* may gather; always has space for depth attempts */

@@ -25,7 +25,7 @@ struct threads_engine {
     pthread_t threads[];
 };
 
-static ssize_t slot_run(const struct io_slot *slot) {
+ssize_t io_slot_run(const struct io_slot *slot) {
     const struct io_request *request = &slot->request;
     uint8_t *memory = (uint8_t *)request->memory + slot->done;
     off_t offset = (off_t)(request->offset + slot->done);
@@ -46,7 +46,7 @@ static void *thread_main(void *argument) {
         struct io_slot *slot = io_slot_list_take(&engine->waiting);
         pthread_mutex_unlock(&engine->lock);
         if (slot == NULL) return NULL; /* a permit without a slot: the end */
-        const ssize_t result = slot_run(slot);
+        const ssize_t result = io_slot_run(slot);
         pthread_mutex_lock(&engine->lock);
         slot->result = result;
         io_slot_list_add(&engine->finished, slot);

@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include "platform/io_queue_internal.h"
-#include "platform/io_slot_run.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -73,15 +72,20 @@ static void held_reap(void *pointer, bool wait, struct io_slot_list *finished) {
     struct io_slot *slot = engine->held[--engine->count];
     pthread_mutex_lock(&gate.lock);
     while (gate.is_closed) pthread_cond_wait(&gate.changed, &gate.lock);
-    io_slot_run(slot);
+    slot->result = io_slot_run(slot);
     gate.reads -= slot->request.operation == IO_READ;
     gate.now.writes -= slot->request.operation == IO_WRITE;
     pthread_mutex_unlock(&gate.lock);
     io_slot_list_add(finished, slot);
 }
 
+static bool held_register_memory(void *pointer, void *memory, size_t bytes) {
+    (void)pointer, (void)memory, (void)bytes;
+    return true;
+}
+
 static const struct io_engine_operations held_operations = {free, held_start, held_flush, held_reap,
-                                                            io_slot_register_memory};
+                                                            held_register_memory};
 
 enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
 

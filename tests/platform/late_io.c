@@ -18,7 +18,6 @@
 #include "base/random.h"
 #include "engine/documents.h"
 #include "platform/io_queue_internal.h"
-#include "platform/io_slot_run.h"
 #include "seed.h"
 
 struct late_slot {
@@ -42,7 +41,7 @@ static void late_flush(void *pointer) {
     struct late_engine *engine = pointer;
     for (struct io_slot *slot; (slot = io_slot_list_take(&engine->gathered)) != NULL;) {
         const bool is_done = random_below(&engine->random, 2) == 0;
-        if (is_done) io_slot_run(slot);
+        if (is_done) slot->result = io_slot_run(slot);
         engine->late[engine->count++] = (struct late_slot){slot, is_done};
     }
 }
@@ -52,14 +51,19 @@ static void late_reap(void *pointer, bool wait, struct io_slot_list *finished) {
     const size_t least = wait && engine->count > 0;
     for (size_t left = least + random_below(&engine->random, engine->count - least + 1); left > 0; left--) {
         struct late_slot *late = &engine->late[random_below(&engine->random, engine->count)];
-        if (!late->is_done) io_slot_run(late->slot);
+        if (!late->is_done) late->slot->result = io_slot_run(late->slot);
         io_slot_list_add(finished, late->slot);
         *late = engine->late[--engine->count];
     }
 }
 
+static bool late_register_memory(void *pointer, void *memory, size_t bytes) {
+    (void)pointer, (void)memory, (void)bytes;
+    return true;
+}
+
 static const struct io_engine_operations late_operations = {free, late_start, late_flush, late_reap,
-                                                            io_slot_register_memory};
+                                                            late_register_memory};
 
 enum status __wrap_io_uring_engine_create(struct io_queue *queue, struct error *error) STATUS_CHECKED;
 
